@@ -73,10 +73,16 @@ class ChooseOverlap(Pass):
 
     def choices(self, module: ModuleOp) -> tuple[Choice, ...]:
         """What the pass chooses in a module; inlines functions and moves reshapes there."""
+        self._prepare(module)
+        return self._choices(module)
+
+    def _prepare(self, module: ModuleOp) -> None:
         if _has_calls(module):
             inline_steps(module)
             inline_local(module)
         move_reshapes(module, self.may_round)
+
+    def _choices(self, module: ModuleOp) -> tuple[Choice, ...]:
         return choices(module, self._machine, self.effort, self.may_round, self.only_sums)
 
     def run(self, module: ModuleOp) -> bool:
@@ -84,8 +90,10 @@ class ChooseOverlap(Pass):
             return False  # Nothing can be expected of a machine that is not known.
         is_prepared = _has_calls(module) or has_reshapes_between(module)
         trial = _copy(module) if is_prepared else module
+        if is_prepared:
+            self._prepare(trial)
         is_chosen = False
-        for choice in self.choices(trial):
+        for choice in self._choices(trial):
             if choice.form is not None:
                 record(choice.site, choice.form)
             if choice.form is not None and choice.is_rewritten:

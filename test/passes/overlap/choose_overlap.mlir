@@ -140,3 +140,40 @@ module @reshapes_are_moved_past_products {
     return %z, %s, %t : tensor<24x6xf32>, tensor<6xf32>, tensor<24xf32>
   }
 }
+
+// -----
+
+module @an_array_that_others_read_is_gathered_once {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @an_array_that_others_read_is_gathered_once
+  // CHECK: "stablehlo.all_gather"(%arg0)
+  // CHECK-NOT: "stablehlo.all_gather"
+  // CHECK: stablehlo.dot_general {{.*}} -> tensor<8x3x6xf32>
+  // CHECK: return
+  func.func public @main(%x: tensor<2x3x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}, {}]>}, %w: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<24x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, tensor<8x3x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> : (tensor<2x3x8xf32>) -> tensor<8x3x8xf32>
+    %f = stablehlo.reshape %g : (tensor<8x3x8xf32>) -> tensor<24x8xf32>
+    %y = stablehlo.dot_general %f, %w, contracting_dims = [1] x [0] : (tensor<24x8xf32>, tensor<8x6xf32>) -> tensor<24x6xf32>
+    return %y, %g : tensor<24x6xf32>, tensor<8x3x8xf32>
+  }
+}
+
+// -----
+
+module @rows_stay_together_where_each_device_would_have_one {
+  sdy.mesh @mesh = <["i"=4]>
+  // CHECK-LABEL: module @rows_stay_together_where_each_device_would_have_one
+  // CHECK: %[[Y:.*]] = stablehlo.dot_general {{.*}} -> tensor<24x6xf32>
+  // CHECK: "stablehlo.reduce_scatter"(%[[Y]])
+  // CHECK: (tensor<24x6xf32>) -> tensor<6x6xf32>
+  func.func public @main(%x: tensor<4x6x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {"i"}]>}, %w: tensor<2x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>}) -> (tensor<6x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"i"}, {}]>}) attributes {sdy.manual_axes = #sdy<manual_axes{"i"}>} {
+    %y = stablehlo.dot_general %x, %w, contracting_dims = [2] x [0] : (tensor<4x6x2xf32>, tensor<2x6xf32>) -> tensor<4x6x6xf32>
+    %r = stablehlo.reshape %y : (tensor<4x6x6xf32>) -> tensor<24x6xf32>
+    %s = "stablehlo.reduce_scatter"(%r) <{scatter_dimension = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %c : tensor<f32>
+    }) : (tensor<24x6xf32>) -> tensor<6x6xf32>
+    return %s : tensor<6x6xf32>
+  }
+}

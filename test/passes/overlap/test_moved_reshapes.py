@@ -37,8 +37,8 @@ def untiled(x, w):
 
 
 def apart(x, w):
-    """Rows are gathered, and taken apart."""
-    return gathered(x, 0).reshape(2 * BATCH, -1, WIDTH) @ w
+    """Rows are gathered, and taken apart: each device has one sequence."""
+    return gathered(x, 0).reshape(BATCH, -1, WIDTH) @ w
 
 
 def heads(x, w):
@@ -48,6 +48,10 @@ def heads(x, w):
 
 def converted(x, w):
     return jnp.abs(gathered(x, 1).astype(jnp.bfloat16).reshape(-1, WIDTH).astype(jnp.float32) @ w)
+
+
+def by_row(x, w, scales):
+    return (gathered(x, 1).reshape(-1, WIDTH) @ w) * scales[:, None]
 
 
 def squared(x, w):
@@ -100,6 +104,13 @@ PROGRAMS = {
     "apart": (apart, (ROWS, P()), P(), (TOKENS, WEIGHTS), "gather-product"),
     "heads": (heads, (BY_LENGTH, P()), P(), ((BATCH, LENGTH, 2, 4), WEIGHTS), "gather-product"),
     "converted": (converted, (BY_LENGTH, P()), P(), (SEQUENCES, WEIGHTS), "gather-product"),
+    "by row": (
+        by_row,
+        (BY_LENGTH, P(), P()),
+        P(),
+        (SEQUENCES, WEIGHTS, TOKENS[:1]),
+        "gather-product",
+    ),
     "squared": (squared, (BY_LENGTH, P()), P(), (SEQUENCES, WEIGHTS), "gather-product"),
     "batched": (batched, (ROWS, P()), P(), (TOKENS, (8, *WEIGHTS)), "gather-product"),
     "summed apart": (summed_apart, SUMMED[0], BY_LENGTH, SUMMED[1], "product-scatter"),
@@ -160,3 +171,22 @@ def test_a_program_in_which_nothing_is_chosen_stays_as_it_is():
     f = shard_map(body, mesh=MESH, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     plain, forced = (f.lower(*types, overlap=mode) for mode in ("off", "force"))
     assert plain.as_text() == forced.as_text()
+
+
+@pytest.mark.parametrize("mode", ["off", "force"])
+def test_long_chains_of_operations(mode):
+    """As many as Python's stack has no frames for."""
+
+    def body(x, y, w):
+        y = y @ w
+        x = gathered(x, 1).reshape(-1, WIDTH) @ w
+        for _ in range(1500):
+            x, y = jnp.tanh(x), jnp.tanh(y)
+        return x, scattered(y.reshape(BATCH, LENGTH, HIDDEN), 1)
+
+    shapes = SEQUENCES, TOKENS, WEIGHTS
+    types = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    in_specs, out_specs = (BY_LENGTH, P(), P()), (P(), BY_LENGTH)
+    f = shard_map(body, mesh=MESH, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    found = f.lower(*types, overlap=mode).overlap_report().choices
+    assert [choice.form for choice in found] == ["ring" if mode == "force" else None]
