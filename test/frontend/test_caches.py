@@ -1067,6 +1067,11 @@ def test_decorated_functions_are_pickled_by_name(mapped):
 # -------------------------------------------------------------------------------- memory
 
 
+# Python's cache of attributes keeps names that are built at run time, in 4096 slots that their
+# addresses choose: JAX builds such names, and thousands of calls go by before the slots are full.
+clear_attribute_cache = getattr(sys, "_clear_internal_caches", sys._clear_type_cache)
+
+
 def growth(step, calls):
     """(blocks of memory, arrays) that a quarter of `calls` calls leaves behind, at the least.
 
@@ -1076,6 +1081,7 @@ def growth(step, calls):
     for number in range(calls + 1):
         if number % (calls // 4) == 0:
             gc.collect()
+            clear_attribute_cache()
             counts.append((sys.getallocatedblocks(), len(jax.live_arrays())))
         step()
     return np.diff(counts, axis=0).min(0)
