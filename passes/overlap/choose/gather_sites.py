@@ -49,7 +49,7 @@ def rewritable(gather: Gather) -> Rewritable | None:
     dimension = columns_of(gather) if found[0] is None or most > found[0].flops else None
     if dimension is not None:
         cut = Cut(dimension, shape[dimension])
-        columns = [each for each in gather.contracted if is_cut_by(each, cut)]
+        columns = [each for each in gather.contracted if is_cut_by(gather, each, cut)]
         found.append(_computed("gather-contraction", gather, columns, cut))
     possible = [each for each in found if each is not None]
     return max(possible, key=lambda each: each.flops, default=None)
@@ -61,7 +61,7 @@ def columns_of(gather: Gather) -> int | None:
     for dimension in sorted(range(len(shape)), key=lambda d: -shape[d]):
         cut = Cut(dimension, shape[dimension])
         others = dimension != gather.dimension
-        if others and any(is_cut_by(operand, cut) for operand in gather.contracted):
+        if others and any(is_cut_by(gather, operand, cut) for operand in gather.contracted):
             return dimension
     return None
 

@@ -53,7 +53,7 @@ def cut_through(op: ir.Operation, number: int, cut: Cut) -> Cut | None:
     if len(op.results) != 1 or (name != DOT and has_instructions(op)):
         return None
     if name in ELEMENTWISE:
-        return cut  # other operands are scalars, which have no cut
+        return cut  # other operands are cut alike, or scalars, which have no cut
     if name in (SLICE, _PAD, _JOIN):
         return cut if _keeps(op, cut.dimension) else None
     if name == TRANSPOSE:

@@ -9,7 +9,7 @@ from ...ir.types import Value, shape_of
 from ..find.cuts import Cut, cut_through
 from ..find.gathers import Gather, GatheredOperand
 from ..form import Form
-from .gather_plan import Plan, plan
+from .gather_plan import Plan, cut_of_result, plan
 from .pieces import barrier, compute, empty, join, piece_type, take
 
 
@@ -25,7 +25,7 @@ def gather_in_chunks(gather: Gather, dimension: int, form: Form) -> None:
     # Of each block the same rows: they are not contiguous in the gathered array.
     outer = gather.count if dimension == gather.dimension else 1
     cut = Cut(dimension, size, outer)
-    operands = [each for each in gather.operands if is_cut_by(each, cut)]
+    operands = [each for each in gather.operands if is_cut_by(gather, each, cut)]
     found = plan(gather, operands, cut) if operands else None
     if found is None:
         return
@@ -34,14 +34,16 @@ def gather_in_chunks(gather: Gather, dimension: int, form: Form) -> None:
         found.replace_by("shmap_chunks", form, lambda: _values(found, gather, own, parts, form))
 
 
-def is_cut_by(operand: GatheredOperand, cut: Cut) -> bool:
+def is_cut_by(gather: Gather, operand: GatheredOperand, cut: Cut) -> bool:
     """Whether a product can be computed on chunks of what is gathered."""
-    through: Cut | None = cut
+    cuts = {gather.op.results[0]: cut}
     for op in operand.chain:
-        through = None if through is None else cut_through(op, 0, through)
-    return (
-        through is not None and cut_through(operand.product.op, operand.side, through) is not None
-    )
+        through = cut_of_result(op, cuts)
+        if through is None:
+            return False
+        cuts[op.results[0]] = through
+    product = operand.product.op
+    return cut_through(product, operand.side, cuts[product.operands[operand.side]]) is not None
 
 
 def _values(found: Plan, gather: Gather, own: Cut, parts: int, form: Form) -> list[Value]:

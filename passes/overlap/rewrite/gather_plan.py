@@ -82,7 +82,7 @@ def plan_of_all(
         for op in (*operand.chain, operand.product.op):
             if op.results[0] in cuts:
                 continue
-            result = _cut_of_result(op, cuts)
+            result = cut_of_result(op, cuts)
             if result is None:
                 return None
             cuts[op.results[0]] = result
@@ -131,7 +131,7 @@ def _together(
         for op in (*operand.chain, product):
             if op.results[0] in cuts:
                 continue
-            result = _cut_of_result(op, cuts)
+            result = cut_of_result(op, cuts)
             if result is None:
                 return operands[:number]
             cuts[op.results[0]] = result
@@ -182,7 +182,7 @@ class _Readers:
         return True
 
 
-def _cut_of_result(op: ir.Operation, cuts: dict[Value, Cut]) -> Cut | None:
+def cut_of_result(op: ir.Operation, cuts: dict[Value, Cut]) -> Cut | None:
     """The cut of the result of an op, of which an operand has a cut."""
     number, value = next((k, v) for k, v in enumerate(op.operands) if v in cuts)
     return cut_through(op, number, cuts[value])

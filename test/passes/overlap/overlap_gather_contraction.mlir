@@ -44,6 +44,20 @@ module @all_axes_are_manual {
     return %y : tensor<8x6xf32>
   }
 
+  // CHECK-LABEL: func.func private @scaled_after_the_gather
+  func.func private @scaled_after_the_gather(%x: tensor<6x16xf32>, %w: tensor<4x8xi8>, %s: tensor<8xf32>) -> tensor<6x8xf32> {
+    // CHECK: all_gather{{.*}} : (tensor<4x4xi8>) -> tensor<16x4xi8>
+    // CHECK: %[[SCALES:.*]] = stablehlo.slice %{{.*}} [0:16, 0:4] : (tensor<16x8xf32>) -> tensor<16x4xf32>
+    // CHECK: %[[SCALED:.*]] = stablehlo.multiply %{{.*}}, %[[SCALES]] : tensor<16x4xf32>
+    // CHECK: stablehlo.dot_general %arg0, %[[SCALED]]
+    %g = "stablehlo.all_gather"(%w) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "columns", parts = 2 : i64, barriers = false}} : (tensor<4x8xi8>) -> tensor<16x8xi8>
+    %f = stablehlo.convert %g : (tensor<16x8xi8>) -> tensor<16x8xf32>
+    %b = stablehlo.broadcast_in_dim %s, dims = [1] : (tensor<8xf32>) -> tensor<16x8xf32>
+    %v = stablehlo.multiply %f, %b : tensor<16x8xf32>
+    %y = stablehlo.dot_general %x, %v, contracting_dims = [1] x [0] : (tensor<6x16xf32>, tensor<16x8xf32>) -> tensor<6x8xf32>
+    return %y : tensor<6x8xf32>
+  }
+
   // CHECK-LABEL: func.func private @columns_are_not_that_many_chunks
   func.func private @columns_are_not_that_many_chunks(%x: tensor<6x16xf32>, %w: tensor<4x7xf32>) -> tensor<6x7xf32> {
     // CHECK-NEXT: "stablehlo.all_gather"(%arg1){{.*}}>]>}> : (tensor<4x7xf32>)

@@ -37,13 +37,18 @@ STEPS = (
 )
 
 
+def sides_of(g, w):
+    """What is gathered, and what is computed of it element by element."""
+    return g, g, jnp.sin(g), jnp.moveaxis(g, 1, 2), g * jnp.tanh(g) + w[0, :1], g / g.max()
+
+
 def drawn(seed):
     """A body whose products need what others, or what reads others, compute; or do not."""
 
     def body(x, w):
         choose = random.Random(seed)
         g = gather(x)
-        values, sides = [jnp.zeros_like(g) + w[0], g], (g, g, jnp.sin(g), jnp.moveaxis(g, 1, 2))
+        values, sides = [jnp.zeros_like(g) + w[0], g], sides_of(g, w)
         for _ in range(choose.randint(3, 14)):
             left, right = choose.choices(values[-5:], k=2)
             values.append(choose.choice(STEPS)(choose.choice(sides), left, right, w))
@@ -103,7 +108,7 @@ def cases(body):
             size = shape_of(found.op.operands[0])[0]
             whole = Cut(0, size * found.count)
             for cut in (whole, Cut(0, size, found.count), Cut(1, 4)):
-                products = [each for each in found.operands if is_cut_by(each, cut)]
+                products = [each for each in found.operands if is_cut_by(found, each, cut)]
                 yield plan(found, products, cut), (found, products, cut)
 
 
