@@ -13,7 +13,7 @@ Leaves:  every operation as it is; later passes rewrite those for which a form w
          jax.nn.silu; and reshapes between products and what is gathered or summed are moved
          (passes/overlap/rewrite/move_reshapes.py). Gathers that are left get the form "together" if
          their products should be computed one after the other. A module in which nothing is chosen
-         stays as it is.
+         stays as it is, as does one in which some axes are automatic.
 
 The rule is in passes/cost/overlap.py. A form is chosen if it is expected to take at most 85% of the
 time of the plain program (most gathers and sums on TPUs 90%, exchanges 92%, a ring beside a sum
@@ -35,6 +35,7 @@ from jaxlib.mlir.dialects.builtin import ModuleOp
 
 from ..base import Pass, PipelineError
 from ..cost.machine import Machine
+from ..ir.body_form import read_body_form
 from ..ir.find_ops import find_ops
 from ..ir.inline_calls import erase_uncalled
 from .choose.choices import choices
@@ -88,6 +89,8 @@ class ChooseOverlap(Pass):
     def run(self, module: ModuleOp) -> bool:
         if not self.machine and self.effort != "force":
             return False  # Nothing can be expected of a machine that is not known.
+        if read_body_form(module).is_partly_manual:
+            return False
         is_prepared = _has_calls(module) or has_reshapes_between(module)
         trial = _copy(module) if is_prepared else module
         if is_prepared:

@@ -49,6 +49,9 @@ def choices(
     form = read_body_form(module)
     is_tpu = machine is not None and machine.is_tpu
     is_forced = effort == "force"
+    if form.is_partly_manual:
+        plan = Plan(None, reason=_AUTOMATIC)
+        return tuple(Choice(site, None, plan) for site in find_sites(module, form, blocks=False))
     sites = find_sites(
         module,
         form,
@@ -76,6 +79,7 @@ def choices(
     return tuple(found[site] for site in sites if site in found)
 
 
+_AUTOMATIC = "some axes of the mesh are automatic"
 _INSTRUCTED = "it has instructions to XLA: frontend attributes, or moves to the host"
 
 

@@ -54,7 +54,7 @@ def find_sites(
     """The sites of a module in body form, in program order.
 
     A gather or a reduce_scatter in a loop can be a site, and its loop another; so can those of a
-    block, and the block. Nothing is found in a program with automatic axes.
+    block, and the block.
 
     Args:
       form: of the module, if it has been read.
@@ -65,8 +65,6 @@ def find_sites(
       exponentials: whether to look for those of the pattern "softmax".
     """
     form = form or read_body_form(module)
-    if form.is_partly_manual:
-        return ()
     by_name: dict[str, list[ir.Operation]] = {}
     for op in find_ops(module.operation, {name for name, _ in _FINDERS}):
         by_name.setdefault(op.name, []).append(op)

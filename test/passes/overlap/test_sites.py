@@ -5,6 +5,7 @@ import shmap_passes
 from body_module import ADD, over
 from jaxlib.mlir import ir
 from shmap_passes.cost.work import ProductShape
+from shmap_passes.overlap.choose.choices import choices
 from shmap_passes.overlap.choose.sites import find_sites
 from shmap_passes.overlap.form import FORM, Form, erase, read, write
 
@@ -224,11 +225,19 @@ def test_what_else_reads_a_gathered_array(name, kept):
         assert site.kept == kept
 
 
-def test_there_are_no_sites_over_one_device_or_with_automatic_axes():
-    body = BODIES["gather, free dimension"]
+@pytest.mark.parametrize("effort", ["auto", "force"])
+def test_sites_beside_automatic_axes_are_left(effort):
+    """And found, so that the report says why."""
     with shmap_passes.make_context():
-        assert find_sites(module(body, manual='"i"')) == ()
-        one = body.replace("16x", "4x")
+        partly_manual = module(BODIES["gather, free dimension"], manual='"i"')
+        (choice,) = choices(partly_manual, None, effort)
+    assert choice.form is None
+    assert choice.plan.reason == "some axes of the mesh are automatic"
+
+
+def test_there_are_no_sites_over_one_device():
+    with shmap_passes.make_context():
+        one = BODIES["gather, free dimension"].replace("16x", "4x")
         assert find_sites(module(one, '["i"=1, "j"=2]')) == ()
 
 
