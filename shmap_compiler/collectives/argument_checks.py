@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from shmap_compiler.base.descriptions import show_value
 from shmap_compiler.base.errors import Problem, TypeProblem
-from shmap_compiler.base.untyped import Unchecked
+from shmap_compiler.base.untyped import DType, Unchecked
 from shmap_compiler.collectives import RECORDS
 from shmap_compiler.collectives.use import Use, listed
 
@@ -101,6 +101,7 @@ def _integer(value: Unchecked) -> int | None:
         return None
 
 
+_OF_SLICES = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 _ANY_SIZE = {name for record in RECORDS if record.unequal_groups for name in record.functions}
 """Functions, and primitives of these names, whose groups may differ in size."""
 
@@ -212,6 +213,33 @@ def _not_divisible(use: Use, argument: str, d: int, shape, tiled: bool) -> Itera
             found,
             f"size {_arithmetic(use)}, because tiled=False removes the dimension",
             "pass tiled=True to keep the dimension, or reshape the block",
+        )
+
+
+def wrong_slices(use: Use, dtypes: Sequence[DType]) -> Iterator[Problem]:
+    """Slices of a ragged_all_to_all that are not given for each device, or do not fit the output.
+
+    XLA rejects them where it has the operation.
+    """
+    if use.name != "ragged_all_to_all" or len(use.shapes) != len(_OF_SLICES) + 2:
+        return
+    operand, output, *vectors = use.shapes
+    counts = [shape[0] for shape in vectors]
+    if len({*counts}) > 1 or counts[0] % use.group_size:
+        yield Problem(
+            use.where,
+            ", ".join(f"{name}[{n}]" for name, n in zip(_OF_SLICES, counts, strict=True)),
+            f"as many of each, and for each device equally many: a multiple of {_arithmetic(use)}",
+            "give the offsets and sizes of the slices for the first device of the group, then "
+            "those for the second, and so on; recv_sizes is what each device sends here",
+        )
+    if operand[1:] != output[1:] or dtypes[0] != dtypes[1]:
+        found = [f"{dtype}{list(shape)}" for dtype, shape in zip(dtypes, use.shapes, strict=False)]
+        yield Problem(
+            use.where,
+            f"an operand {found[0]} and an output {found[1]}",
+            "rows of one type and shape: slices of the operand are written into the output",
+            "convert or reshape one of both",
         )
 
 

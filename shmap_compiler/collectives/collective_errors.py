@@ -104,6 +104,7 @@ def let_through(eqn: Eqn, sizes: Mapping[str, int]) -> list[Problem]:
         axes=tuple(a for a in named if not isinstance(a, int)),
         place="",
         sizes=sizes,
+        shapes=tuple(getattr(v.aval, "shape", ()) for v in eqn.invars),
         arguments=_arguments(eqn),
     )
     positional = [a for a in named if isinstance(a, int)]
@@ -153,6 +154,7 @@ def refusals(use: Use, dtypes: Sequence[DType]) -> list[Problem]:
         *checks.wrong_groups(use),
         *checks.wrong_perm(use),
         *checks.wrong_source(use),
+        *checks.wrong_slices(use, dtypes),
         *checks.dimensions_from_the_end(use),
         *_refused_types(use, dtypes),
     ]

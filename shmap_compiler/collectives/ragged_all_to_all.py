@@ -3,6 +3,7 @@
 On device d, rows `input_offsets[j]` and following of the operand, `send_sizes[j]` of them, go to
 the j-th device of the group, into its output from row `output_offsets[j]` on. `recv_sizes[j]` says
 how many rows d receives from device j. Rows of the output that nobody sends to keep their values.
+With k slices for each device, the first k entries are those for the first device.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def ragged_all_to_all(
     groups: DeviceGroups,
     size: int,
 ) -> jax.Array:
-    """`[n, ...], [m, ...]` and four integer arrays `[size]` -> `[m, ...]`."""
+    """`[n, ...], [m, ...]` and four integer arrays `[k * size]` -> `[m, ...]`."""
     return ragged_all_to_all_p.bind(
         operand,
         output,
@@ -81,15 +82,22 @@ def _by_gathering(
     def gathered(x):
         return all_gather(x[None], dimension=0, **group)
 
-    blocks, sizes = gathered(operand), gathered(send_sizes)[:, rank]
-    sources, targets = gathered(input_offsets)[:, rank], gathered(output_offsets)[:, rank]
+    blocks, per_device = gathered(operand), send_sizes.shape[0] // size
+
+    def of_slices(x):
+        """What each device says of its slices for this one: `[size, k]`."""
+        return jnp.reshape(gathered(x), (size, size, per_device))[:, rank]
+
+    sizes, sources, targets = map(of_slices, (send_sizes, input_offsets, output_offsets))
     rows = jnp.arange(output.shape[0])
 
     def receive(output, sent):
-        block, source, target, length = sent
-        hit = (rows >= target) & (rows < target + length)
-        values = jnp.take(block, rows - target + source, axis=0, mode="clip")
-        return jnp.where(jnp.expand_dims(hit, range(1, output.ndim)), values, output), None
+        block, *slices = sent
+        for source, target, length in zip(*slices, strict=True):
+            hit = (rows >= target) & (rows < target + length)
+            values = jnp.take(block, rows - target + source, axis=0, mode="clip")
+            output = jnp.where(jnp.expand_dims(hit, range(1, output.ndim)), values, output)
+        return output, None
 
     return [jax.lax.scan(receive, output, (blocks, sources, targets, sizes))[0]]
 

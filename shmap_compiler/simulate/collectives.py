@@ -110,9 +110,10 @@ def _ragged_all_to_all(op: ir.Operation, _: General) -> Result:
         received = []
         for rank in range(len(group)):
             output = operands[rank][1].copy()
-            for rows, _, read_at, counts, write_at, _ in operands:
-                start, count, to = int(read_at[rank]), int(counts[rank]), int(write_at[rank])
-                output[to : to + count] = rows[start : start + count]
+            for rows, _, *slices, _ in operands:
+                for_this = [np.split(each, len(group))[rank].tolist() for each in slices]
+                for start, count, to in zip(*for_this, strict=True):
+                    output[to : to + count] = rows[start : start + count]
             received.append([output])
         return received
 

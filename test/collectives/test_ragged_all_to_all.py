@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import BodyError, UnknownAxisError, shard_map, xmap
+from shmap_compiler import BodyError, UnknownAxisError, shard_map, simulate_module, xmap
 
 MESH = jax.make_mesh((2, 4), ("j", "i"), axis_types=(AxisType.Auto,) * 2)
 DEVICES, SENT, ROOM = 4, 12, 16
@@ -32,7 +32,7 @@ def plan(groups):
     return offsets_in, sizes, offsets_out, received
 
 
-def exchange(groups):
+def exchange(groups, slices=None):
     @shard_map(mesh=MESH, in_specs=P("i"), out_specs=P("i"))
     def fun(operand, output, *offsets_and_sizes):
         blocks = [x[0] for x in offsets_and_sizes]
@@ -41,7 +41,7 @@ def exchange(groups):
             operand, output, *blocks, axis_name="i", axis_index_groups=groups_or_none
         )
 
-    return lambda operand, output: fun(operand, output, *plan(groups))
+    return lambda operand, output: fun(operand, output, *(slices or plan(groups)))
 
 
 def moved(groups, operand, output):
@@ -84,6 +84,39 @@ def test_gradients(groups):
         gradients(exchange(groups)), gradients(lambda *a: moved(groups, *a)), strict=True
     ):
         np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+def test_several_slices_for_each_device(groups):
+    """Each in two parts, of which the first may be empty."""
+
+    def halved(*offsets_and_sizes):
+        offsets_in, sizes, offsets_out, received = map(np.asarray, offsets_and_sizes)
+        first, from_others = sizes // 2, received // 2
+        pairs = [
+            (offsets_in, offsets_in + first),
+            (first, sizes - first),
+            (offsets_out, offsets_out + first),
+            (from_others, received - from_others),
+        ]
+        return [np.stack(pair, -1).reshape(DEVICES, -1) for pair in pairs]
+
+    def fun(operand, output):
+        return exchange(groups, halved(*plan(groups)))(operand, output)
+
+    def loss(fun):
+        return lambda *args: jnp.sum(jnp.sin(fun(*args)))
+
+    def expected(*args):
+        return moved(groups, *args)
+
+    args = OPERAND, OUTPUT
+    np.testing.assert_array_equal(jax.jit(fun)(*args), expected(*args))
+    on_tpus = jax.jit(fun).trace(*args).lower(lowering_platforms=("tpu",)).as_text()
+    np.testing.assert_array_equal(simulate_module(on_tpus, args).results[0], expected(*args))
+    gradients = [jax.jit(jax.grad(loss(each), (0, 1)))(*args) for each in (fun, expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_vmap():

@@ -1146,6 +1146,13 @@ OF_AXIS = "size 4, the size of axis 'i', because tiled=False removes the dimensi
 MODULO = "take indices modulo the axis size, e.g. (i + 1) % 4"
 LIST_GROUPS = "list every index of the axis once, or use two mesh axes instead of groups"
 
+
+def of_one_row(sent, received):
+    """The offsets and sizes of so many slices."""
+    at, ones = jnp.arange(sent, dtype=jnp.int32), jnp.ones(sent, jnp.int32)
+    return at, ones, at, jnp.ones(received, jnp.int32)
+
+
 COLLECTIVE_MISTAKES = [
     CollectiveMistake(
         "collective_axis_repeated",
@@ -1334,6 +1341,38 @@ COLLECTIVE_MISTAKES = [
         "an operand of type bool",
         "numbers: booleans have no sum",
         "convert first, e.g. x.astype(jnp.int32), as psum does",
+    ),
+    *(
+        CollectiveMistake(
+            "slices_not_for_each_device",
+            lambda x, slices=(sent, received): lax.ragged_all_to_all(
+                x, x, *of_one_row(*slices), axis_name="i"
+            ),
+            "ragged_all_to_all over 'i'",
+            f"input_offsets[{sent}], send_sizes[{sent}], output_offsets[{sent}], "
+            f"recv_sizes[{received}]",
+            "as many of each, and for each device equally many: a multiple of 4, the size of axis "
+            "'i'",
+            "give the offsets and sizes of the slices for the first device of the group, then "
+            "those for the second, and so on; recv_sizes is what each device sends here",
+        )
+        for sent, received in ((4, 8), (4, 2), (3, 3))
+    ),
+    *(
+        CollectiveMistake(
+            "slices_of_another_kind",
+            lambda x, output=output: lax.ragged_all_to_all(
+                x, jnp.zeros(*output), *of_one_row(4, 4), axis_name="i"
+            ),
+            "ragged_all_to_all over 'i'",
+            f"an operand float32[2, 16] and an output {found}",
+            "rows of one type and shape: slices of the operand are written into the output",
+            "convert or reshape one of both",
+        )
+        for output, found in (
+            (((2, 1),), "float32[2, 1]"),
+            (((2, 16), jnp.bfloat16), "bfloat16[2, 16]"),
+        )
     ),
     CollectiveMistake(
         "collective_refused_by_jax",
