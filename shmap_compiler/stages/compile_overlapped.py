@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -20,7 +21,13 @@ from shmap_compiler.records.portable_program import PortableProgram
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.compile_for_target import Progress, compile_for_target, target_mesh
 from shmap_compiler.stages.compiled import Compiled
-from shmap_compiler.stages.measured import Verdict, better, not_compiled, shares_of_memory
+from shmap_compiler.stages.measured import (
+    Verdict,
+    better,
+    not_compiled,
+    plain_not_compiled,
+    shares_of_memory,
+)
 from shmap_compiler.stages.subprocess_compiler import Failure, places_in_subprocess
 from shmap_compiler.targets import Target
 
@@ -51,6 +58,9 @@ def compile_overlapped(
     Args:
       graph: of the program; None for a module of another producer.
       apart: see `compile_for_target`.
+
+    Raises:
+      TargetError: it cannot be compiled; with "measure", neither as it is nor rewritten.
     """
 
     def compiled(program: PortableProgram, of_target: Mapping[str, Setting]) -> Compiled:
@@ -72,7 +82,12 @@ def compile_overlapped(
 
     if setting.mode != "measure":
         return compiled(program, options_for(snapshots))
-    as_it_is = plain()
+    try:
+        as_it_is = plain()
+    except TargetError as error:
+        with contextlib.suppress(TargetError):
+            return plain_not_compiled(compiled(program, options_for(snapshots)), error)
+        raise
 
     def judged(changed: PortableProgram, made: Snapshots, limit: Mapping[str, Setting]) -> Verdict:
         try:

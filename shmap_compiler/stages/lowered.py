@@ -269,7 +269,8 @@ class Lowered:
             `jax.stages.Lowered.compile`, such as {"xla_tpu_enable_async_all_to_all": True}.
           overlap: As for the context manager `overlap`. With "measure" and a target, the program is
             compiled both as it is and with overlap, and the one that is faster by the model of
-            `explain` is returned. Defaults to the setting with which it was lowered.
+            `explain`, or the only one that compiles, is returned. Defaults to the setting with
+            which it was lowered.
           overlap_rounding: As `rounding` of that context manager.
 
         Returns:

@@ -70,9 +70,18 @@ def shares_of_memory(plain: Compiled) -> tuple[float, ...]:
 
 def not_compiled(plain: Compiled, error: TargetError) -> Verdict:
     """The plain program, as the rewritten one needs more memory than there is, or is rejected."""
-    found = error.problems[0].found.splitlines()[0]
-    note = f"{_KEPT}: compiling the rewritten one ends with {found}"
+    note = f"{_KEPT}: compiling the rewritten one ends with {_first_line(error)}"
     return Verdict(_noted(plain, note), is_large=True)
+
+
+def plain_not_compiled(changed: Compiled, error: TargetError) -> Compiled:
+    """The rewritten program, as the plain one needs more memory than there is, or is rejected."""
+    note = "overlap: the rewritten program was kept: compiling the plain one ends with"
+    return _noted(changed, f"{note} {_first_line(error)}")
+
+
+def _first_line(error: TargetError) -> str:
+    return error.problems[0].found.splitlines()[0]
 
 
 def _early_bytes(chosen: Sequence[ChosenForm]) -> int:

@@ -19,6 +19,7 @@ from shmap_compiler.stages.compile_for_target import compile_for_target
 from shmap_compiler.stages.compiled import CompiledForTarget
 
 PROBLEM = Problem("memory", "20 GiB needed\nof HBM", "16 GiB", "split it")
+OTHER_PROBLEM = Problem("memory", "18 GiB needed", "16 GiB", "split it")
 LOOP = ChosenForm(Form("unroll"), "gathering-loop", received=70, count=8)
 RING = ChosenForm(Form("ring"), "gather-product", received=700, count=8)
 
@@ -77,6 +78,15 @@ def test_a_program_that_does_not_compile():
     (note,) = kept.notes
     assert note == (
         "overlap: the plain program was kept: compiling the rewritten one ends with 20 GiB needed"
+    )
+
+
+def test_a_plain_program_that_does_not_compile():
+    changed = judged(1.0)
+    kept = measured.plain_not_compiled(changed, TargetError("f", [PROBLEM]))
+    assert kept.explanation is changed.explanation
+    assert kept.notes == (
+        "overlap: the rewritten program was kept: compiling the plain one ends with 20 GiB needed",
     )
 
 
@@ -143,6 +153,24 @@ def test_sums_alone_are_not_tried_where_there_are_none_or_memory_has_no_limit(mo
         (note,) = compiling.kept(target).notes
         assert "but need 300 B of memory" in note
         assert len(compiling.tried) == 2
+
+
+def test_the_rewritten_program_is_kept_if_the_plain_one_does_not_compile(monkeypatch):
+    compiling = Compiling(monkeypatch, {**LARGE, "plain": TargetError("f", [PROBLEM])})
+    kept = compiling.kept()
+    assert kept.explanation.totals.step_seconds == 0.7
+    (note,) = kept.notes
+    assert note.endswith("compiling the plain one ends with 20 GiB needed")
+    assert compiling.tried == [("plain", None), ("all", None)]
+
+
+def test_the_error_is_that_of_the_plain_program_if_none_compiles(monkeypatch):
+    plain, rewritten = TargetError("f", [PROBLEM]), TargetError("f", [OTHER_PROBLEM])
+    compiling = Compiling(monkeypatch, {"plain": plain, "all": rewritten})
+    with pytest.raises(TargetError, match="20 GiB needed") as raised:
+        compiling.kept()
+    assert raised.value is plain
+    assert compiling.tried == [("plain", None), ("all", None)]
 
 
 @pytest.mark.parametrize("apart", [False, True])

@@ -30,7 +30,8 @@ Targets:
   local           the devices of this machine
 
 The mesh must have as many devices as the target; use --mesh if the file's has not. Prints the
-memory that the program needs on each device, its collectives, and times.
+memory that the program needs on each device, its collectives, and times; with --overlap=measure,
+also which program was kept, and why.
 
 A file FILE.mlir holds a module instead, of any producer: in body form, with Shardy's manual
 computations, or with GSPMD's custom calls. --mesh names and sizes the axes of its mesh, if it does
@@ -81,6 +82,8 @@ def execute(options: argparse.Namespace) -> int:
         output.save("-o", options.output, lambda: compiled.save(options.output))
     _print_summary(compiled, target, partitioner)
     print_table(("time", ""), [(name, show_seconds(spent)) for name, spent in times.items()])
+    for note in compiled.notes:
+        print(f"\nnote: {note}")
     if options.output is not None:
         print(f"\nsaved: {options.output}")
     return 0

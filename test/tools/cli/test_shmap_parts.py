@@ -1,17 +1,21 @@
 """What `shmap` is made of, where a command alone would not show it."""
 
 import argparse
+import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from shmap_tools.cli import array_type, explain, random_data
+from shmap_tools.cli import array_type, compile, explain, random_data
 from shmap_tools.cli.hlo_collectives import Collectives, collectives
 from shmap_tools.usage import UsageError
 
-from shmap_compiler import Target
+from shmap_compiler import Lowered, Target
 from shmap_compiler.simulate import agreement
+
+MATMUL = Path(__file__).parents[3] / "examples" / "matmul.py"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +67,19 @@ ENTRY %main (x: f32[2,32]) -> f32[] {
         Collectives("all-reduce", 2, 256 + 8 + 3),
         Collectives("collective-permute", 1, 3),
     ]
+
+
+def test_compile_prints_the_notes(monkeypatch, capsys):
+    compile_plain = Lowered.compile
+
+    def compile_noted(self, *args, **options):
+        return dataclasses.replace(compile_plain(self, *args, **options), notes=("first", "second"))
+
+    monkeypatch.setattr(Lowered, "compile", compile_noted)
+    parser = argparse.ArgumentParser()
+    compile.add_arguments(parser)
+    compile.execute(parser.parse_args([f"{MATMUL}:matmul_basic", "--target", "cpu:8"]))
+    assert capsys.readouterr().out.endswith("\n\nnote: first\n\nnote: second\n")
 
 
 def compare_one(result, reference, **options):
