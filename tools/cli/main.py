@@ -12,11 +12,12 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
 
 from ..standard_streams import INTERRUPTED, drop_output, is_of_output, open_standard_streams
-from ..usage import USER_CODE, Parser, UsageError
+from ..usage import USER_CODE, Mistake, Parser, UsageError
 from . import (
     apart,
     compile,
@@ -43,8 +44,8 @@ arguments (arrays or jax.ShapeDtypeStructs) or a function that returns it, and
 NAME_reference, an unsharded function of the same arguments.
 """
 _EPILOG = """\
-exit status: 0, 1 if the program is wrong or differs from its reference, 2 if the command line is
-wrong. See also shmap-opt, which runs passes on MLIR files.
+exit status: 0, 1 if the program is wrong or differs from its reference, 2 if the command line or an
+environment variable is wrong. See also shmap-opt, which runs passes on MLIR files.
 """
 
 
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     command = options.command
     try:
+        _import_compiler()
         status = command.execute(options)
         sys.stdout.flush()
         return status
@@ -81,6 +83,27 @@ def _run(options: argparse.Namespace) -> int:
         return _fail(command, f"cannot write to standard output: {error.strerror}", 1)
     except Exception as error:
         return _failed(options, error)
+
+
+def _import_compiler() -> None:
+    """Imports the compiler and JAX, which read variables of the environment as they are imported.
+
+    Raises:
+      UsageError: the value of one is not valid.
+    """
+    try:
+        import_module("shmap_compiler")
+    except Exception as error:
+        # Problems are those of a ShmapError, a class that cannot be imported now.
+        problems = getattr(error, "problems", ())
+        mistakes = [Mistake(p.where, p.found, p.needed, p.fix) for p in problems]
+        if isinstance(error, ValueError):
+            needed = "an environment that JAX accepts"
+            fix = "correct or unset its variables, such as JAX_ENABLE_X64"
+            mistakes.append(Mistake("importing JAX", str(error), needed, fix))
+        if not mistakes:
+            raise
+        raise UsageError(*mistakes) from None
 
 
 def _failed(options: argparse.Namespace, error: Exception) -> int:
