@@ -3,7 +3,8 @@
 The reference is another program, so nothing tells which of its values a value of the per-device
 program should be. They are recognized by their contents: the blocks of the devices are a value of
 the reference if they are so in some placement, or their sums over some mesh axes are, or if each
-block is a part of it, as on the way around a ring. The operation that is reported is the first from
+block is a part of it, as on the way around a ring. (Equal blocks are not summands: half of a value
+on each of two devices is a value that is scaled.) The operation that is reported is the first from
 which on no value, up to the result that differs, is one of the reference's.
 """
 
@@ -107,7 +108,7 @@ class _Search:
 
     def first_difference(self, nodes: Sequence[Node], last: Node) -> FirstDifference:
         """Of the nodes behind the last one, in program order."""
-        leads_back = {node for node in nodes if node is not last and self._known(node) is not None}
+        leads_back = {node for node in nodes if node is not last and self._is_known(node)}
         for node in reversed(nodes):
             if node in leads_back:
                 leads_back.update(node.sources)
@@ -116,10 +117,23 @@ class _Search:
                 return FirstDifference(node.place, None, self._note(node))
         return FirstDifference(None, None)
 
+    def _is_known(self, node: Node) -> bool:
+        found = self._known(node)
+        return found is not None and found[0].share == 1
+
     def _known(self, node: Node) -> tuple[Layout, str] | None:
-        """How the results of a node are placed, and which value of the reference they are."""
+        """How the results of a node are placed, and which value of the reference they are.
+
+        A fraction of a value only if they are nothing else.
+        """
         if node not in self._found:
-            self._found[node] = next(self._matches(node), None)
+            best = None
+            for match in self._matches(node):
+                whole = match[0].share == 1
+                best = match if whole else best or match
+                if whole:
+                    break
+            self._found[node] = best
         return self._found[node]
 
     def _matches(self, node: Node) -> Iterator[tuple[Layout, str]]:
@@ -150,6 +164,8 @@ class _Search:
 def _described(layout: Layout, what: str) -> str:
     if layout.moved:
         return f"on each device some part of {what}"
+    if layout.share > 1:
+        what = f"1/{layout.share} of {what}"
     if not layout.summed:
         return what
     return f"a summand, along {' and '.join(map(repr, layout.summed))}, of {what}"

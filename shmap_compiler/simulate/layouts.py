@@ -22,12 +22,15 @@ class Layout:
     Attributes:
       dims: the mesh axes that split each dimension.
       summed: the axes along which the blocks are summands.
+      share: n if the blocks are 1/n of the array. Blocks whose sum is the array are fractions, not
+        summands, along an axis along which they are equal.
       moved: whether each block is some part of the array, or a part that is not filled yet: a block
         on its way around a ring, or a buffer for such blocks. Then the others are empty.
     """
 
     dims: tuple[tuple[str, ...], ...] = ()
     summed: tuple[str, ...] = ()
+    share: int = 1
     moved: bool = False
 
 
@@ -51,6 +54,7 @@ def layout_of(
     axes = [axis for axis in mesh.names if mesh.sizes[axis] > 1]
     if not full.size or not blocks[0].size:
         return None
+    fraction = None
     for count in range(len(axes) + 1):
         for summed in itertools.combinations(axes, count):
             rest = [axis for axis in axes if axis not in summed]
@@ -61,8 +65,12 @@ def layout_of(
                 continue
             for dims in _placements(parts, rest, mesh):
                 if _fits(sums, full, mesh, dims, tolerance):
-                    return Layout(dims, summed)
-    return Layout(moved=True) if _are_tiles(blocks, full, parts, tolerance) else None
+                    equal = [a for a in summed if _are_equal_along(a, blocks, mesh, tolerance)]
+                    if not equal:
+                        return Layout(dims, summed)
+                    left = tuple(axis for axis in summed if axis not in equal)
+                    fraction = fraction or Layout(dims, left, mesh.product(equal))
+    return Layout(moved=True) if _are_tiles(blocks, full, parts, tolerance) else fraction
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
@@ -76,6 +84,14 @@ def _sums(blocks: Sequence[np.ndarray], mesh: Mesh, rest: Sequence[str]) -> dict
         with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs
             sums[min(group)] = np.sum([_wide(blocks[device]) for device in group], 0)
     return sums
+
+
+def _are_equal_along(axis: str, blocks: Sequence[np.ndarray], mesh: Mesh, tolerance: float) -> bool:
+    return all(
+        distance(_wide(blocks[device]), _wide(blocks[group[0]])) <= tolerance
+        for group in mesh.groups([axis])
+        for device in group[1:]
+    )
 
 
 def _placements(
@@ -111,15 +127,36 @@ def _are_tiles(
     blocks: Sequence[np.ndarray], full: np.ndarray, parts: Sequence[int], tolerance: float
 ) -> bool:
     """Whether each block is one of the parts of an array, or zero where it is not filled yet."""
-    rank = full.ndim
-    split = full.reshape([n for pair in zip(parts, blocks[0].shape, strict=True) for n in pair])
+    rank, shape = full.ndim, blocks[0].shape
+    split = full.reshape([n for pair in zip(parts, shape, strict=True) for n in pair])
     order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
     tiles = _wide(split.transpose(order).reshape(prod(parts), -1))
     limit = tolerance * largest_number(tiles)
-    return all(
-        bool(np.any(np.all((differences(flat, tiles) <= limit) | (flat == 0), 1)))
-        for flat in (_wide(block).reshape(1, -1) for block in blocks)
-    )
+    flat = [_wide(block).reshape(1, -1) for block in blocks]
+    gaps: list[np.ndarray] = []  # of each block, where it is not the tiles of which it may be parts
+    for block in flat:
+        differs = differences(block, tiles) > limit
+        gaps.append(differs[np.all(~differs | (block == 0), 1)])
+        if not gaps[-1].size:
+            return False
+    if all(np.any(np.all(~gap, 1)) for gap in gaps):
+        return True
+    for clip in (np.maximum, np.minimum):  # zeros that a function of the elements makes
+        clipped = clip(tiles, 0)
+        if all(np.any(np.all(differences(block, clipped) <= limit, 1)) for block in flat):
+            return False
+    most = max(len(blocks), blocks[0].size // 4)
+    return all(any(_cells(each.reshape(shape)) <= most for each in gap) for gap in gaps)
+
+
+def _cells(region: np.ndarray) -> int:
+    """How many cells the coarsest grid has that is fine enough for the borders of a region.
+
+    They are few for slices that are not filled yet, many for elements that are zero here and there.
+    """
+    dims = range(region.ndim)
+    changes = (np.any(np.diff(region, axis=d), tuple(e for e in dims if e != d)) for d in dims)
+    return prod(1 + int(np.sum(each)) for each in changes)
 
 
 def _window(device: int, block: np.ndarray, mesh: Mesh, dims: Sequence[Sequence[str]]) -> Window:

@@ -63,6 +63,22 @@ def wrong_axis(h):
     return lax.psum(h, "i")
 
 
+def averaged(h):
+    return lax.pmean(h, "j")
+
+
+def halved(h):
+    return h * 0.5
+
+
+def positive(h):
+    return jnp.maximum(h, 0)
+
+
+def kept(h):
+    return jnp.where(h < 1, h, 0)
+
+
 def scaled(y):
     return y * 1.01
 
@@ -76,6 +92,7 @@ def detour(y):
 
 _HERE = "test/simulate/test_first_differences.py"
 NONE = "from there on, no value is one of the reference's"
+HALF = "there it is 1/2 of what the reference computes in stablehlo.dot_general at "
 
 
 @pytest.mark.parametrize(
@@ -83,6 +100,10 @@ NONE = "from there on, no value is one of the reference's"
     [
         ({"sums": wrong_axis}, "all_reduce", wrong_axis, 1, NONE),
         ({"act": jnp.sin}, "sine", block, 2, NONE),
+        ({"act": positive}, "maximum", positive, 1, NONE),
+        ({"act": kept}, "compare", kept, 1, NONE),
+        ({"sums": averaged}, "divide", averaged, 1, HALF),
+        ({"act": halved}, "multiply", halved, 1, HALF),
         ({"ends": scaled}, "multiply", scaled, 1, NONE),
         ({"ends": detour}, "scatter", detour, 4, NONE),
         (
@@ -228,6 +249,44 @@ def test_layouts_are_found_by_contents():
     filled = [np.where(np.arange(8)[:, None] < 2 * i + 2, full, 0) for i, j in at]
     assert layout_of(filled, full, small, 1e-6) == Layout(moved=True)
     assert layout_of([*rows[:7], rows[7] + 1], full, small, 1e-6) is None
+
+
+def test_equal_blocks_are_fractions_of_their_sum_and_not_summands():
+    small = Mesh("mesh", (("i", 4), ("j", 2)))
+    full = rng.standard_normal((8, 6)).astype(np.float32)
+    rows = [full[2 * (d // 2) : 2 * (d // 2) + 2] for d in range(8)]
+    summands = [full * (0.1, 0.2, 0.3, 0.4)[d // 2] for d in range(8)]
+    assert layout_of([row / 2 for row in rows], full, small, 1e-6) == Layout((("i",), ()), share=2)
+    assert layout_of([full / 8] * 8, full, small, 1e-6) == Layout(((), ()), share=8)
+    halves = [summand / 2 for summand in summands]
+    assert layout_of(halves, full, small, 1e-6) == Layout(((), ()), ("i",), 2)
+
+
+@pytest.mark.parametrize("shape", [(8,), (2, 2), (8, 6), (4, 4, 4)])
+def test_elements_that_a_function_makes_zero_are_not_parts_that_are_not_filled_yet(shape):
+    small = Mesh("mesh", (("i", 4), ("j", 2)))
+    full = rng.standard_normal(shape).astype(np.float32)
+    full.flat[:2] = 1, -1
+    for clip in (np.maximum, np.minimum):
+        assert layout_of([clip(full, 0)] * 8, full, small, 1e-6) is None
+    full, first = abs(full), np.arange(shape[0]).reshape(-1, *(1 for _ in shape[1:])) < 1
+    assert layout_of([full * first] * 8, full, small, 1e-6) == Layout(moved=True)
+
+
+def test_parts_are_filled_in_slices_and_not_in_single_elements():
+    small = Mesh("mesh", (("i", 4), ("j", 2)))
+    full = 1 + rng.random((8, 6)).astype(np.float32)
+    at = [(d // 2, d % 2) for d in range(8)]
+    rows, columns = np.arange(8)[:, None], np.arange(6)
+    filled = {
+        "one by one": [rows <= i for i, j in at],
+        "around a ring": [(rows // 2 - i) % 4 < 2 for i, j in at],
+        "by two rings": [((rows // 2 + i) % 4 < 2) | (columns // 3 == j) for i, j in at],
+    }
+    for parts in filled.values():
+        assert layout_of([full * part for part in parts], full, small, 1e-6) == Layout(moved=True)
+    for few in ([rng.random((8, 6)) < 0.5] * 8, [rows >= columns] * 8):
+        assert layout_of([full * part for part in few], full, small, 1e-6) is None
 
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
