@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -17,6 +16,8 @@ from jaxlib.mlir import ir
 from shmap_passes.ir.ops import defining_op
 from shmap_passes.ir.types import Value
 
+from shmap_compiler.unjit.layout import Code
+from shmap_compiler.unjit.normalization_functions import ALIKE, Normalization, alike, formula
 from shmap_compiler.unjit.replacing_call import (
     ReplacingCall,
     as_call,
@@ -26,65 +27,15 @@ from shmap_compiler.unjit.types import elements_of, is_float, literal, shape_of
 from shmap_compiler.unjit.user_calls import SOURCE
 
 _ROOTS = ("stablehlo.rsqrt", "stablehlo.sqrt")
-_ALIKE = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert")
 _ELEMENTWISE = {
-    *_ALIKE,
+    *ALIKE,
     *(f"stablehlo.{n}" for n in ("add", "subtract", "multiply", "divide", "maximum", "negate")),
 }
 _MOST_OPS = 40
 _MOST_AFTER = 12
 _MOST_TRIED = 8
-_PARAMETERS: list[list[tuple[str, ...]]] = [[()], [("scale",), ("bias",)], [("scale", "bias")]]
-"""The parameters that a function may have beside what it normalizes, by their number."""
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A normalization.
-
-    Attributes:
-      root: the operation that the inverse root is made of.
-      x: what is normalized.
-      axes: along which.
-      epsilon: what is added below the root.
-      variance: "var", "squares minus mean", the same "at least 0", or "" of an RMS norm.
-    """
-
-    root: ir.Operation
-    x: Value
-    axes: tuple[int, ...]
-    epsilon: str
-    variance: str
-
-    def definition(self, parameters: tuple[str, ...]) -> tuple[str, str]:
-        """The name and the source of a function that computes it."""
-        rank = len(shape_of(self.x))
-        is_last = self.axes[-1] == rank - 1
-        name = "rms_norm" if not self.variance else "layer_norm" if is_last else "normalize"
-        axes = [axis - rank for axis in self.axes] if is_last else list(self.axes)
-        shown = str(axes[0]) if len(axes) == 1 else f"({', '.join(map(str, axes))})"
-        along = f"axis={shown}, keepdims=True"
-        squares = f"    squares = jnp.mean(jnp.square(x), {along})"
-        lines = [f"def {name}({', '.join(('x', *parameters))}):"]
-        below, centered = "squares", "x"
-        if self.variance:
-            lines.append(f"    mean = jnp.mean(x, {along})")
-            below, centered = "var", "(x - mean)"
-        if self.variance == "var":
-            lines.append(f"    var = jnp.var(x, {along})")
-        else:
-            lines.append(squares)
-        if self.variance == "squares minus mean":
-            lines.append("    var = squares - jnp.square(mean)")
-        elif self.variance == "at least 0":
-            lines.append("    var = jnp.maximum(squares - jnp.square(mean), 0.0)")
-        if self.root.name == "stablehlo.rsqrt":
-            result = f"{centered} * lax.rsqrt({below} + {self.epsilon})"
-        else:
-            result = f"{centered} / jnp.sqrt({below} + {self.epsilon})"
-        result += " * scale" if "scale" in parameters else ""
-        result += " + bias" if "bias" in parameters else ""
-        return name, "\n".join([*lines, f"    return {result}"])
+_PARAMETERS = ("scale", "bias")
+"""What a function may take beside what it normalizes."""
 
 
 def find_normalizations(block: ir.Block) -> Iterator[tuple[ir.Operation, ReplacingCall]]:
@@ -102,27 +53,36 @@ def find_normalizations(block: ir.Block) -> Iterator[tuple[ir.Operation, Replaci
 
 
 def _calls(root: ir.Operation, order: dict[ir.Operation, int]) -> Iterator[ReplacingCall]:
-    for kind, ops, count in islice(_candidates(root, order), _MOST_TRIED):
-        for parameters in _PARAMETERS[count]:
-            name, definition = kind.definition(parameters)
-            text = f"{name}({', '.join([SOURCE] * (1 + count))})"
-            found = as_call(ops, text, definition)
-            if found is not None and root in found.replaced():
-                yield found
+    for kind, ops, result, parameters in islice(_candidates(root, order), _MOST_TRIED):
+        name, definition = kind.definition(result, parameters)
+        text = f"{name}({', '.join([SOURCE] * (1 + len(parameters)))})"
+        found = as_call(ops, text, definition)
+        if found is not None and root in found.replaced():
+            yield found
 
 
 def _candidates(
     root: ir.Operation, order: dict[ir.Operation, int]
-) -> Iterator[tuple[_Kind, list[ir.Operation], int]]:
-    """What operations may be, the operations, and how many parameters they have."""
+) -> Iterator[tuple[Normalization, list[ir.Operation], Code, list[str]]]:
+    """What operations may be, the operations, what they return, and the names of parameters."""
     for kind in _kinds(root, order):
         for result in _results(root, kind.x, order):
             cone = _cone(result, kind.x, order)
-            if cone is not None:
-                yield kind, cone[0], len(cone[1])
+            if cone is None:
+                continue
+            ops, parameters = cone
+            names: dict[Value, str] = dict.fromkeys(parameters, "")
+            written = formula(result, kind, names)
+            used = [name for name in _PARAMETERS if name in names.values()]
+            if written is not None and len(used) == len(parameters) and _has_one_root(written):
+                yield kind, ops, written, used
 
 
-def _kinds(root: ir.Operation, order: dict[ir.Operation, int]) -> Iterator[_Kind]:
+def _has_one_root(written: Code) -> bool:
+    return written.text.count("sqrt(") == 1
+
+
+def _kinds(root: ir.Operation, order: dict[ir.Operation, int]) -> Iterator[Normalization]:
     """What an operation may be the inverse root of, the most that is normalized first."""
     below = _sum_with_number(root.operands[0])
     if below is None:
@@ -136,16 +96,16 @@ def _kinds(root: ir.Operation, order: dict[ir.Operation, int]) -> Iterator[_Kind
     if axes[0] != axes[-1] or not axes[0]:
         return
     for x in _sources(reductions, order):
-        yield _Kind(root, x, axes[0], epsilon, _variance(variance, x))
+        yield Normalization(root, x, axes[0], epsilon, _variance(variance, x))
 
 
 def _sum_with_number(value: Value) -> tuple[Value, str] | None:
     """The value that a small number is added to, and the number."""
-    op = _alike(value)
+    op = alike(value)
     if op is None or op.name != "stablehlo.add":
         return None
     for number, other in (op.operands, reversed(op.operands)):
-        source = _alike(number)
+        source = alike(number)
         if source is not None and source.name == "stablehlo.constant":
             elements = elements_of(source)
             if isinstance(elements, np.number) and 0 < float(elements) < 1:
@@ -153,16 +113,8 @@ def _sum_with_number(value: Value) -> tuple[Value, str] | None:
     return None
 
 
-def _alike(value: Value) -> ir.Operation | None:
-    """The operation that makes a value, but for its shape and type."""
-    op = defining_op(value)
-    while op is not None and op.name in _ALIKE:
-        op = defining_op(op.operands[0])
-    return op
-
-
 def _square_of(value: Value) -> Value | None:
-    op = _alike(value)
+    op = alike(value)
     if op is None or op.name != "stablehlo.multiply" or op.operands[0] != op.operands[1]:
         return None
     return op.operands[0]
@@ -174,7 +126,7 @@ def _sources(reductions: list[ir.Operation], order: dict[ir.Operation, int]) -> 
     for op in reductions:
         value = op.operands[0]
         squared = _square_of(value)
-        difference = None if squared is None else _alike(squared)
+        difference = None if squared is None else alike(squared)
         found += [value] if squared is None else [squared]
         if difference is not None and difference.name == "stablehlo.subtract":
             found.append(difference.operands[0])
@@ -188,15 +140,15 @@ def _sources(reductions: list[ir.Operation], order: dict[ir.Operation, int]) -> 
 
 def _variance(value: Value, x: Value) -> str:
     """How what stands below the root is computed."""
-    op = _alike(value)
+    op = alike(value)
     is_clamped = op is not None and op.name == "stablehlo.maximum"
     if is_clamped and op is not None:
-        sides = [_alike(each) for each in op.operands]
+        sides = [alike(each) for each in op.operands]
         op = next((s for s in sides if s is not None and s.name == "stablehlo.subtract"), None)
     if op is not None and op.name == "stablehlo.subtract":
         return "at least 0" if is_clamped else "squares minus mean"
     while op is not None and op.name in ("stablehlo.divide", "stablehlo.multiply"):
-        op = _alike(op.operands[0])
+        op = alike(op.operands[0])
     if op is None or op.name != "stablehlo.reduce":
         return "var"
     squared = _square_of(op.operands[0])
@@ -258,7 +210,7 @@ def _cone(
         else:
             parameters[value] = None
     size = math.prod(shape_of(x))
-    if len(parameters) >= len(_PARAMETERS) or any(
+    if len(parameters) > len(_PARAMETERS) or any(
         math.prod(shape_of(each)) in (1, size) for each in parameters
     ):
         return None

@@ -1,6 +1,6 @@
 """A call that is written in place of operations which compute the same.
 
-Both are run on random numbers before; what differs by more than rounding stays as it is.
+Both are run on random numbers before; what has other bits stays as it is.
 """
 
 from __future__ import annotations

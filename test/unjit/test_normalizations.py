@@ -99,6 +99,92 @@ def test_a_normalization_of_one_device_is_one_call(fun, args, expected):
     assert code.count("sqrt(") <= 1
 
 
+def mean_of(x):
+    return jnp.mean(x, axis=-1, keepdims=True)
+
+
+def mean_by_multiplication(x):
+    return jnp.sum(x, axis=-1, keepdims=True) * (1 / x.shape[-1])
+
+
+VARIANCES = {
+    "var": lambda x, mean: jnp.var(x, axis=-1, keepdims=True),
+    "mean of squares": lambda x, mean: mean((x - mean(x)) ** 2),
+    "squares minus mean": lambda x, mean: mean(x * x) - mean(x) * mean(x),
+    "at least 0": lambda x, mean: jnp.maximum(0.0, mean(x * x) - mean(x) ** 2),
+}
+ENDS = {
+    "(x * root) * scale + bias": lambda x, var, s, b: x * lax.rsqrt(var + 1e-6) * s + b,
+    "x * (root * scale) + bias": lambda x, var, s, b: x * (lax.rsqrt(var + 1e-6) * s) + b,
+    "scale * (x * root) + bias": lambda x, var, s, b: s * (x * lax.rsqrt(var + 1e-6)) + b,
+    "bias + (x * scale) * root": lambda x, var, s, b: b + (x * s) * lax.rsqrt(1e-6 + var),
+    "x / sqrt * scale": lambda x, var, s, b: x / jnp.sqrt(var + 1e-6) * s,
+    "x * (1 / sqrt) * scale": lambda x, var, s, b: x * (1 / jnp.sqrt(var + 1e-6)) * s,
+    "x * (scale / sqrt) - bias": lambda x, var, s, b: x * (s / jnp.sqrt(var + 1e-6)) - b,
+    "(x * root + bias) * scale": lambda x, var, s, b: (x * lax.rsqrt(var + 1e-6) + b) * s,
+}
+
+
+def layer_norms():
+    """Spellings of a layer norm: the name, the variance, the end, and the mean."""
+    variances = list(VARIANCES.values())
+    for k, (name, end) in enumerate(ENDS.items()):
+        yield f"{name}, {list(VARIANCES)[k % 4]}", variances[k % 4], end, mean_of
+    for name, variance in VARIANCES.items():
+        end = ENDS["x * (root * scale) + bias"]
+        yield f"mean by multiplication, {name}", variance, end, mean_by_multiplication
+
+
+def same_bits(fun, *args):
+    """The source of a function, which has to round as the function itself does."""
+    made = unjitted(fun, *args)
+    program = Jitted(fun, args, (ROWS, *[P()] * (len(args) - 1)), ROWS).jitted()
+    source = jax.jit(made.shard_map())
+    for given in (args, [each * 1.01 + 0.1 for each in args]):
+        given = [each.astype(arg.dtype) for each, arg in zip(given, args, strict=True)]
+        np.testing.assert_array_equal(source(*given), program(*given))
+    return made.as_python()
+
+
+WIDE = floats(8, 3, 24), floats(24), floats(24)
+
+
+@pytest.mark.parametrize(
+    ("variance", "end", "mean"),
+    [pytest.param(*rest, id=name) for name, *rest in layer_norms()],
+)
+def test_a_layer_norm_rounds_as_it_is_written(variance, end, mean):
+    def fun(x, scale, bias):
+        return jnp.sin(end(x - mean(x), variance(x, mean), scale, bias))
+
+    assert "def layer_norm(" in same_bits(fun, *WIDE)
+
+
+@pytest.mark.parametrize("end", [pytest.param(end, id=name) for name, end in ENDS.items()])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_an_rms_norm_rounds_as_it_is_written(end, dtype):
+    def fun(x, scale, bias):
+        x = x.astype(jnp.float32)
+        normed = end(x, mean_of(x * x), scale.astype(jnp.float32), bias.astype(jnp.float32))
+        return jnp.sin(normed.astype(dtype))
+
+    assert "def rms_norm(" in same_bits(fun, *(each.astype(dtype) for each in WIDE))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x, mean, var: (x - mean) * lax.rsqrt(mean_of(x * (x - mean)) + 1e-6),
+        lambda x, mean, var: x * lax.rsqrt(var + 1e-6) - mean * lax.rsqrt(var + 1e-6),
+    ],
+)
+def test_what_no_function_rounds_like_is_left_as_it_is(fun):
+    def whole(x):
+        return jnp.sin(fun(x, mean_of(x), jnp.var(x, axis=-1, keepdims=True)))
+
+    assert "def layer_norm(" not in same_bits(whole, WIDE[0])
+
+
 def test_two_normalizations_share_a_function_and_have_its_gradient():
     def twice(x, first, second):
         return layer_norm(jnp.tanh(layer_norm(x, first)), second)
