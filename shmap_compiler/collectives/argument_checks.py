@@ -233,7 +233,7 @@ def wrong_slices(use: Use, dtypes: Sequence[DType]) -> Iterator[Problem]:
             "give the offsets and sizes of the slices for the first device of the group, then "
             "those for the second, and so on; recv_sizes is what each device sends here",
         )
-    if operand[1:] != output[1:] or dtypes[0] != dtypes[1]:
+    if not operand or not output or operand[1:] != output[1:] or dtypes[0] != dtypes[1]:
         found = [f"{dtype}{list(shape)}" for dtype, shape in zip(dtypes, use.shapes, strict=False)]
         yield Problem(
             use.where,

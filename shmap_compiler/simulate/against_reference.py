@@ -127,13 +127,13 @@ class _Search:
         A fraction of a value only if they are nothing else.
         """
         if node not in self._found:
-            best = None
+            found = None
             for match in self._matches(node):
-                whole = match[0].share == 1
-                best = match if whole else best or match
-                if whole:
+                if match[0].share == 1:
+                    found = match
                     break
-            self._found[node] = best
+                found = found or match
+            self._found[node] = found
         return self._found[node]
 
     def _matches(self, node: Node) -> Iterator[tuple[Layout, str]]:

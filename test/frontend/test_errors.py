@@ -1147,6 +1147,9 @@ MODULO = "take indices modulo the axis size, e.g. (i + 1) % 4"
 LIST_GROUPS = "list every index of the axis once, or use two mesh axes instead of groups"
 
 
+NUMBER = ((),)
+
+
 def of_one_row(sent, received):
     """The offsets and sizes of so many slices."""
     at, ones = jnp.arange(sent, dtype=jnp.int32), jnp.ones(sent, jnp.int32)
@@ -1362,16 +1365,20 @@ COLLECTIVE_MISTAKES = [
         CollectiveMistake(
             "slices_of_another_kind",
             lambda x, output=output: lax.ragged_all_to_all(
-                x, jnp.zeros(*output), *of_one_row(4, 4), axis_name="i"
+                x[0, 0] if output == NUMBER else x,
+                jnp.zeros(*output),
+                *of_one_row(4, 4),
+                axis_name="i",
             ),
             "ragged_all_to_all over 'i'",
-            f"an operand float32[2, 16] and an output {found}",
+            f"an operand float32{'[]' if output == NUMBER else '[2, 16]'} and an output {found}",
             "rows of one type and shape: slices of the operand are written into the output",
             "convert or reshape one of both",
         )
         for output, found in (
             (((2, 1),), "float32[2, 1]"),
             (((2, 16), jnp.bfloat16), "bfloat16[2, 16]"),
+            (NUMBER, "float32[]"),
         )
     ),
     CollectiveMistake(

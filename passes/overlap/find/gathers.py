@@ -104,7 +104,7 @@ def _operands(gather: ir.Operation, dimension: int) -> Iterator[GatheredOperand]
                 yield GatheredOperand(chains[value], Product.of(user), number, cuts[value])
             continue
         combined += len(user.operands) > 1
-        through = _through(user, known[0], cuts, gather) if combined <= MOST_COMBINED else None
+        through = _through(user, cuts, gather) if combined <= MOST_COMBINED else None
         if through is None:
             continue
         result = user.results[0]
@@ -123,17 +123,14 @@ def _joined(chains: Sequence[tuple[ir.Operation, ...]]) -> Sequence[ir.Operation
     return sorted({op for chain in chains for op in chain}, key=Position)
 
 
-def _through(
-    op: ir.Operation, number: int, cuts: Mapping[Value, Cut], gather: ir.Operation
-) -> Cut | None:
+def _through(op: ir.Operation, cuts: Mapping[Value, Cut], gather: ir.Operation) -> Cut | None:
     """The cut of what is computed element by element of a gathered array, or a transposed one.
 
     Args:
-      number: of the first operand that has a cut.
       cuts: of the gathered array, and of what is computed of it.
     """
     if op.name == TRANSPOSE:
-        return cut_through(op, number, cuts[op.operands[number]])
+        return cut_through(op, 0, cuts[op.operands[0]])
     if op.name not in ELEMENTWISE:
         return None
     others = [value for value in op.operands if value not in cuts]
