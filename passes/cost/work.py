@@ -67,7 +67,8 @@ class Work:
       scattered: bytes that a device receives in the reduce_scatter after the last of the products,
         if there is one beside the gather.
       is_narrowed: f32 of which products with default precision use the upper half only.
-      is_precise: whether a product asks for more than the default precision.
+      is_precise: whether a product asks for another than the default precision.
+      multiplications: of bf16 that a TPU makes of one of f32.
       may_round: whether sums may be rounded on their way, which changes results.
       reduced: how much of `received` is of reduce-scatters, for a loop.
       copied: bytes that a step of a loop copies, and that an unrolled one does not.
@@ -97,6 +98,7 @@ class Work:
     scattered: int = 0
     is_narrowed: bool = False
     is_precise: bool = False
+    multiplications: int = 1
     may_round: bool = False
     reduced: int = 0
     copied: int = 0

@@ -24,6 +24,7 @@ from ...cost.work import Work, is_rounded
 from ...ir.body_form import BodyForm
 from ...ir.memoize import memoized
 from ...ir.mesh import Mesh
+from ..find.products import has_default_precision, multiplications
 from ..form import Form, FormName
 from .obstacles import obstacle
 from .site import SUMS, Site
@@ -256,6 +257,7 @@ def _work(site: Site, mesh: Mesh, may_round: bool) -> Work:
         scattered=site.scattered,
         is_narrowed=is_narrowed(site),
         is_precise=_is_precise(site),
+        multiplications=max(map(multiplications, site.products), default=1),
         may_round=may_round,
         reduced=site.reduced,
         kept=site.kept,
@@ -283,17 +285,5 @@ def is_narrowed(site: Site) -> bool:
 
 
 def _is_precise(site: Site) -> bool:
-    """Whether a product asks for more than the default precision."""
-    precisions = {op.attributes.get("precision_config") for op in site.products}
-    return any(each is not None and _is_higher(each) for each in precisions)
-
-
-@memoized  # the products of a program mostly have the same
-def _is_higher(precision_config: ir.Attribute) -> bool:
-    """Whether it asks for more than the default precision."""
-    return not set(_words(str(precision_config))) <= {"DEFAULT"}
-
-
-def _words(precision_config: str) -> Sequence[str]:
-    """`[#stablehlo<precision DEFAULT>, ...]` -> DEFAULT, ..."""
-    return [word.partition(">")[0] for word in precision_config.split("precision ")[1:]]
+    """Whether a product asks for another than the default precision."""
+    return not all(map(has_default_precision, site.products))

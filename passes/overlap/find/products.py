@@ -93,9 +93,27 @@ def _dimensions(
 
 def has_default_precision(op: ir.Operation) -> bool:
     """Whether a dot_general leaves it to the chip how it rounds its operands."""
+    return "algorithm" not in op.attributes and _precisions(op) <= {"DEFAULT"}
+
+
+def multiplications(op: ir.Operation) -> int:
+    """How many of bf16 a TPU makes of one of f32: 1, 3 or 6, or those of an algorithm."""
     if "algorithm" in op.attributes:
-        return False
-    precision = op.attributes.get("precision_config")
-    return precision is None or all(
-        stablehlo.PrecisionAttr(each).value == "DEFAULT" for each in ir.ArrayAttr(precision)
-    )
+        algorithm = stablehlo.DotAlgorithm(op.attributes["algorithm"])
+        is_of_bf16 = isinstance(algorithm.lhs_precision_type, ir.BF16Type)
+        return algorithm.num_primitive_operations if is_of_bf16 else _OF_PRECISION["HIGHEST"]
+    return max(map(_OF_PRECISION.__getitem__, _precisions(op)), default=1)
+
+
+_OF_PRECISION = {"DEFAULT": 1, "HIGH": 3, "HIGHEST": 6}
+
+
+def _precisions(op: ir.Operation) -> set[str]:
+    return _named(op.attributes.get("precision_config"))
+
+
+@memoized  # the products of a program mostly have the same
+def _named(precision_config: ir.Attribute | None) -> set[str]:
+    if precision_config is None:
+        return set()
+    return {stablehlo.PrecisionAttr(each).value for each in ir.ArrayAttr(precision_config)}

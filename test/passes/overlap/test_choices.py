@@ -668,6 +668,24 @@ def test_f32_is_narrowed_on_tpus_if_products_read_no_more():
         assert not any(form and form.narrow for _, form, _ in chosen(gather, V5E, "float32"))
 
 
+@pytest.mark.parametrize(
+    ("precision", "milliseconds"),
+    # What the schedules of libtpu take, computing and sending.
+    [
+        (None, 3.21 + 2.35),
+        ("default", 3.21 + 2.35),
+        ("highest", 17 + 4.7),
+        ("BF16_BF16_F32_X3", 8.51 + 4.7),
+    ],
+)
+def test_products_of_f32_are_computed_as_precisely_as_they_ask_for(precision, milliseconds):
+    sizes = ((16384, 8192), (8192, 2048))
+    with jax.default_matmul_precision(precision):
+        ((_, form, plan),) = chosen(gather, V5E, "float32", sizes)
+    assert plan.plain * 1e3 == pytest.approx(milliseconds, rel=0.07)
+    assert form.narrow == (precision in (None, "default"))
+
+
 def test_sums_are_rounded_only_if_they_may_be():
     ((_, form, plan),) = chosen(scatter, V5E)
     assert form is None
