@@ -11,7 +11,14 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import BodyError, UnknownAxisError, shard_map, simulate_module, xmap
+from shmap_compiler import (
+    BodyError,
+    ReplicationError,
+    UnknownAxisError,
+    shard_map,
+    simulate_module,
+    xmap,
+)
 
 MESH = jax.make_mesh((2, 4), ("j", "i"), axis_types=(AxisType.Auto,) * 2)
 DEVICES, SENT, ROOM = 4, 12, 16
@@ -161,6 +168,19 @@ def test_mistakes_name_the_call(axis, type_, error, message):
     f = shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
     with pytest.raises(error, match=rf"(?s)`body`.*ragged_all_to_all over '{axis}' at .*{message}"):
         f.trace(jax.ShapeDtypeStruct((12,), np.float32))
+
+
+def test_devices_receive_different_slices_of_equal_arrays():
+    def body(x):
+        offsets = jnp.arange(4, dtype=jnp.int32)
+        ones = jnp.ones(4, jnp.int32)
+        return lax.ragged_all_to_all(x, x, offsets, ones, offsets, ones, axis_name="i")
+
+    specs = {"mesh": MESH, "in_specs": P(), "out_specs": P()}
+    types = jax.ShapeDtypeStruct((4,), np.float32)
+    assert jax.eval_shape(jax.shard_map(body, **specs), types).shape == (4,)  # JAX accepts it
+    with pytest.raises(ReplicationError, match="varies along"):
+        shard_map(body, **specs).trace(types)
 
 
 def test_positions_of_a_device_exchange_nothing():

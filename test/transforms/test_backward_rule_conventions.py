@@ -332,6 +332,23 @@ def test_megatrons_pair_is_refused_outside_of_its_convention():
         derived(megatron(sums=lambda ct: lax.psum(ct, "i")))
 
 
+def test_jax_accepts_megatrons_pair_if_its_types_are_right():
+    """The second function returns the cotangent of a value that varies as one that does."""
+    f, g = jax.custom_vjp(lambda v: v), jax.custom_vjp(lambda v: lax.psum(v, "i"))
+    f.defvjp(lambda v: (v, None), lambda _, ct: (lax.psum(ct, "i"),))
+    g.defvjp(lambda v: (lax.psum(v, "i"), None), lambda _, ct: (varying(ct),))
+
+    def gradient_by(map_):
+        specs = {"in_specs": (P(), P("i")), "out_specs": P()}
+        mapped = map_(lambda w, x: g((f(w) * x).sum()), mesh=MESH, **specs)
+        return jax.grad(mapped)
+
+    whole = jax.grad(lambda w, x: (w * x).sum())(W, X)
+    np.testing.assert_allclose(jax.jit(gradient_by(jax.shard_map))(W, X), 4 * whole, rtol=1e-5)
+    with pytest.raises(BodyError, match="a cotangent that is equal on all 4 devices along 'i'"):
+        jax.make_jaxpr(gradient_by(shard_map))(W, X)
+
+
 @pytest.mark.parametrize(
     "repaired", [megatron(sums=lambda ct: ct), megatron(fix=varying)], ids=["dropped", "cast"]
 )
