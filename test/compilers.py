@@ -14,6 +14,11 @@ def fast_jit(function, **options):
     return jax.jit(function, compiler_options=FAST, **options)
 
 
+def run_together(functions, *args):
+    """The results of each function: one program for all compiles faster than one for each."""
+    return fast_jit(lambda *args: [function(*args) for function in functions])(*args)
+
+
 def needs(module, extra):
     """Skips a test of a compiler that is not installed."""
     return pytest.mark.skipif(
