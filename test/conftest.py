@@ -3,6 +3,7 @@
 Tests that do not ask for a GPU run on the CPU, the first of the platforms.
 """
 
+import contextlib
 import gc
 import importlib.util
 import json
@@ -164,14 +165,14 @@ def pytest_configure(config) -> None:
         config.pluginmanager.register(CpuTimes(path))
 
 
-@pytest.fixture
-def compilation_cache(tmp_path):
-    """Switches on JAX's persistent compilation cache, for all programs, in a folder of the test."""
+@contextlib.contextmanager
+def compiling_through(folder: Path):
+    """Switches on JAX's persistent compilation cache, for all programs, in this folder."""
     import jax
     from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
     settings = {
-        "jax_compilation_cache_dir": str(tmp_path / "compilation_cache"),
+        "jax_compilation_cache_dir": str(folder),
         "jax_persistent_cache_min_compile_time_secs": 0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
@@ -183,8 +184,29 @@ def compilation_cache(tmp_path):
             jax.config.update(name, value)
 
     use(settings)
-    yield
-    use(before)
+    try:
+        yield
+    finally:
+        use(before)
+
+
+@pytest.fixture
+def compilation_cache(tmp_path):
+    """The persistent compilation cache, in a folder of the test."""
+    with compiling_through(tmp_path / "compilation_cache"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("compilation_cache")
+
+
+@pytest.fixture
+def equal_programs_compile_once(shared_folder):
+    """For tests with the same programs, up to names, as others: a tenth of the time."""
+    with compiling_through(shared_folder):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -127,6 +127,7 @@ def test_what_a_function_closes_over(name, jit):
 WITHOUT_GLOBALS = sorted(name for name in BODIES if "global" not in name and "module" not in name)
 
 
+@pytest.mark.usefixtures("equal_programs_compile_once")
 @pytest.mark.parametrize("name", WITHOUT_GLOBALS)
 def test_derivatives(name):
     def loss(run):

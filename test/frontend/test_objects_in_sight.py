@@ -105,6 +105,7 @@ def by_a_callback(held):
     return lambda x: jax.pure_callback(on_host, x, lax.psum(x, "i"))
 
 
+@pytest.mark.usefixtures("equal_programs_compile_once")
 @pytest.mark.parametrize("name", OBJECTS)
 @pytest.mark.parametrize("make", [Model, closing_over, of_default, naming, by_a_callback])
 def test_an_object_in_sight(make, name):

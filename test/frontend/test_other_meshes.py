@@ -166,6 +166,7 @@ OUTSIDE_OF_JIT = {
 }
 
 
+@pytest.mark.usefixtures("equal_programs_compile_once")
 @pytest.mark.parametrize("spec", [P(), P("q")], ids=["replicated", "split"])
 @pytest.mark.parametrize("transformed", OUTSIDE_OF_JIT.values(), ids=list(OUTSIDE_OF_JIT))
 def test_argument_on_another_mesh_outside_of_jit(transformed, spec):
