@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compilers import fast_jit
+from compilers import fast_jit, run_together
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
@@ -406,27 +406,37 @@ def transformations_of(body):
         yield second_derivative
 
 
+def groups_of(body):
+    forward = [t for t in transformations_of(body) if t in (*ALWAYS, *FORWARD)]
+    reverse = [t for t in transformations_of(body) if t not in forward]
+    return {"forward": forward} | ({"reverse": reverse} if reverse else {})
+
+
 CASES = [
-    pytest.param(body, transformation, id=f"{name}-{transformation.__name__}")
+    pytest.param(body, transformations, id=f"{name}-{group}")
     for name, body in BODIES.items()
-    for transformation in transformations_of(body)
+    for group, transformations in groups_of(body).items()
 ]
 
 
-def assert_close(found, expected, tolerance):
+def assert_close(found, expected, tolerance, what=""):
     found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
     for a, b in zip(found, expected, strict=True):
-        assert a.shape == b.shape
+        assert a.shape == b.shape, what
         scale = max(1.0, float(np.max(np.abs(b), initial=0)))
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale, err_msg=what)
 
 
-@pytest.mark.parametrize(("body", "transformation"), CASES)
-def test_as_the_full_function(body, transformation):
+@pytest.mark.parametrize(("body", "transformations"), CASES)
+def test_as_the_full_function(body, transformations):
     with jax.enable_x64():
-        w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
-        truth = fast_jit(transformation(body.full))(w, x)
-        assert_close(fast_jit(transformation(ours(body)))(w, x), truth, 1e-12)
+        args = W.astype(np.float64), X.astype(np.float64)
+        found, truth = (
+            run_together([transformation(fun) for transformation in transformations], *args)
+            for fun in (ours(body), body.full)
+        )
+        for transformation, mapped, full in zip(transformations, found, truth, strict=True):
+            assert_close(mapped, full, 1e-12, transformation.__name__)
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -436,9 +446,9 @@ def test_as_jax(name):
     transformations = [t for t in transformations_of(body) if t in (value, jvp, grad)]
 
     def everything(fun):
-        return fast_jit(lambda w, x: [t(fun)(w, x) for t in transformations])
+        return lambda w, x: [t(fun)(w, x) for t in transformations]
 
-    assert_close(everything(ours(body))(W, X), everything(theirs(body))(W, X), 2e-6)
+    assert_close(*run_together([everything(ours(body)), everything(theirs(body))], W, X), 2e-6)
 
 
 def gathers_the_same_in_each_step(w, x):
@@ -462,11 +472,13 @@ def test_gradient_of_a_forward_derivative(fun):
             weights = jnp.linspace(0, 1, value.size).reshape(value.shape)  # no two devices' alike
             return jnp.sum(weights * (value + tangent))
 
-        return fast_jit(jax.grad(weighted, (0, 1)))(W, X)
+        return jax.grad(weighted, (0, 1))
 
-    expected = derived(jax.shard_map(fun, check_vma=False, **specs))
-    for check_vma in (True, False):
-        assert_close(derived(shard_map(fun, check_vma=check_vma, **specs)), expected, 1e-5)
+    mapped = [shard_map(fun, check_vma=check_vma, **specs) for check_vma in (True, False)]
+    by_jax = jax.shard_map(fun, check_vma=False, **specs)
+    *found, expected = run_together([derived(f) for f in (*mapped, by_jax)], W, X)
+    for gradients in found:
+        assert_close(gradients, expected, 1e-5)
 
 
 # ------------------------------------------------------------------------------- regions in regions
@@ -520,6 +532,7 @@ NESTED = {
 }
 
 
+@pytest.mark.usefixtures("equal_programs_compile_once")
 @pytest.mark.parametrize("outer_check", [True, False], ids=["checked", "unchecked"])
 @pytest.mark.parametrize("inner_check", [True, False], ids=["checked", "unchecked"])
 @pytest.mark.parametrize(("inner", "full"), NESTED.values(), ids=NESTED)
@@ -623,14 +636,12 @@ def test_gradient_of_switches_in_branches(around):
         return around(lambda x, w: lax.cond(w[0] > 0, alike, differently, x, w))(x, w)
 
     w = jnp.float32([0.5, 0.6])
-    found, wanted = (
-        jax.jit(jax.grad(lambda x, f=f: jnp.sum(f(x, w) ** 2)))(X)
-        for f in (
-            of(body, mesh=MESH, in_specs=(P("i"), P()), out_specs=P("i"))
-            for of in (shard_map, jax.shard_map)
-        )
-    )
-    assert_close(found, wanted, 1e-5)
+    mapped = [
+        of(body, mesh=MESH, in_specs=(P("i"), P()), out_specs=P("i"))
+        for of in (shard_map, jax.shard_map)
+    ]
+    gradients = [jax.grad(lambda x, f=f: jnp.sum(f(x, w) ** 2)) for f in mapped]
+    assert_close(*run_together(gradients, X), 1e-5)
 
 
 # -------------------------------------------------------------------------------- spmd_axis_name
@@ -662,7 +673,7 @@ def test_gradient_of_a_branch_whose_rule_uses_an_array(around):
     mapped = shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
     oracle = jax.shard_map(body, mesh=MESH, in_specs=P("i"), out_specs=P("i"))
     found, wanted = (jax.grad(lambda x, f=f: jnp.sum(f(x) ** 2)) for f in (mapped, oracle))
-    np.testing.assert_allclose(found(X), wanted(X), rtol=1e-6)
+    np.testing.assert_allclose(found(X), jax.jit(wanted)(X), rtol=1e-6)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -789,7 +800,7 @@ def test_jacobians(derivative):
         w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
         for argument in (0, 1):
             ours = fast_jit(derivative(mapped, argument))(w, x)
-            assert_close(ours, derivative(full, argument)(w, x), 1e-12)
+            assert_close(ours, fast_jit(derivative(full, argument))(w, x), 1e-12)
 
 
 def test_custom_vjp_around():
@@ -806,8 +817,8 @@ def test_custom_vjp_around():
         return jax.tree.map(lambda v: v / 2, pull(ct))
 
     halved.defvjp(forward, backward)
-    plain = jax.jit(grad(mapped))(W, X)
-    assert_close(jax.jit(grad(halved))(W, X), jax.tree.map(lambda v: v / 2, plain), 1e-6)
+    found, plain = run_together([grad(halved), grad(mapped)], W, X)
+    assert_close(found, [v / 2 for v in plain], 1e-6)
 
 
 @jax.custom_jvp
@@ -832,7 +843,7 @@ def test_derivatives_through_a_custom_jvp_function_of_a_gradient_inside(order):
     found = shard_map(body, mesh=MESH, in_specs=(P(), P("i")), out_specs=P())
     for _ in range(order):
         found, full = (jax.grad(lambda w, x, f=f: jnp.sin(f(w, x)).sum()) for f in (found, full))
-    np.testing.assert_allclose(jax.jit(found)(W, X), full(W, X), rtol=2e-3)
+    np.testing.assert_allclose(jax.jit(found)(W, X), jax.jit(full)(W, X), rtol=2e-3)
 
 
 def test_checkpoint_policy_sees_names_inside():
@@ -867,7 +878,8 @@ def test_automatically_sharded_values_around():
 
     with jax.enable_x64():
         w, x = jnp.asarray(W, np.float64), jnp.asarray(X, np.float64)
-        assert_close(jax.value_and_grad(function)(w, x), jax.value_and_grad(full)(w, x), 1e-11)
+        expected = jax.jit(jax.value_and_grad(full))(w, x)
+        assert_close(jax.value_and_grad(function)(w, x), expected, 1e-11)
 
 
 UNUSED_CALLS = {
