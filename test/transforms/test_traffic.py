@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from traffic_programs import PROGRAMS, RELEASE, SHARD_MAPS, measure, row
+from traffic_programs import PROGRAMS, RELEASE, measure, row
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traffic.md").read_text().splitlines()
 IS_OF_THIS_RELEASE = any(f"Measured with {RELEASE};" in line for line in PAGE)
@@ -26,7 +26,7 @@ def bytes_sent_only(line):
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_gradient_is_right_and_costs_no_more_than_that_of_jax(program):
-    gradients = {which: measure(program, which) for which in SHARD_MAPS}
+    gradients = measure(program)
     ours, checked = gradients["ours"], gradients["checked"]
     assert ours.right, f"relative error {ours.error}"
     if checked is not None:

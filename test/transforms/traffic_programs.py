@@ -112,22 +112,24 @@ SHARD_MAPS = {
 }
 
 
-def measure(program: Program, which: str) -> Gradient | None:
-    """The gradient by one of SHARD_MAPS; None where it refuses the program."""
+def measure(program: Program) -> dict[str, Gradient | None]:
+    """The gradients by all of SHARD_MAPS; None where one refuses the program."""
     with jax.enable_x64(True):
-        arguments = program.arguments()
-        truth = jax.jit(_value_and_grad(program.full))(*arguments)
-        try:
-            fun = program.sharded(SHARD_MAPS[which])
-            compiled = jax.jit(_value_and_grad(fun)).lower(*arguments).compile()
-        except (TypeError, ValueError):
-            if which == "ours":
-                raise
-            return None
-        temporaries = compiled.memory_analysis().temp_size_in_bytes
-        return Gradient(
-            traffic(compiled.as_text()), temporaries, _error(compiled(*arguments), truth)
-        )
+        truth = jax.jit(_value_and_grad(program.full))(*program.arguments())
+        return {which: _measure(program, which, truth) for which in SHARD_MAPS}
+
+
+def _measure(program: Program, which: str, truth: Any) -> Gradient | None:
+    arguments = program.arguments()
+    try:
+        fun = program.sharded(SHARD_MAPS[which])
+        compiled = jax.jit(_value_and_grad(fun)).lower(*arguments).compile()
+    except (TypeError, ValueError):
+        if which == "ours":
+            raise
+        return None
+    temporaries = compiled.memory_analysis().temp_size_in_bytes
+    return Gradient(traffic(compiled.as_text()), temporaries, _error(compiled(*arguments), truth))
 
 
 def _value_and_grad(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,6 +139,7 @@ def _value_and_grad(fun: Callable[..., Any]) -> Callable[..., Any]:
 def _error(found: Any, truth: Any) -> float:
     """The largest error of a result, in units of its largest magnitude (which must not be 0)."""
     assert all(np.any(x) for x in jax.tree.leaves(truth)), "a gradient that is zero tests nothing"
+    found, truth = jax.tree.map(np.asarray, (found, truth))
     errors = jax.tree.map(lambda x, y: np.max(np.abs(x - y)) / np.max(np.abs(y)), found, truth)
     return float(max(jax.tree.leaves(errors)))
 
@@ -837,7 +840,7 @@ def _cell(gradient: Gradient | None) -> str:
 def main() -> None:
     print(_PAGE.format(release=RELEASE, count=len(PROGRAMS)))
     for program in PROGRAMS:
-        print(row(program, {which: measure(program, which) for which in SHARD_MAPS}), flush=True)
+        print(row(program, measure(program)), flush=True)
 
 
 if __name__ == "__main__":
