@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import shard_map
 
+pytestmark = pytest.mark.usefixtures("equal_programs_compile_once")
+
 MESH = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 X = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
 W = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)

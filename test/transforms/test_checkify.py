@@ -82,6 +82,7 @@ def at(*places, text="found -{}.0, which is not positive (`check` failed)"):
     return "\n".join(f"at mapped index {index}: {line}" for index, line in lines)
 
 
+@pytest.mark.usefixtures("equal_programs_compile_once")
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("axes", ["d", ("i", "j"), ("j", "i"), "i", None])
 @pytest.mark.parametrize("place", [lambda f: f, jax.jit, jax.checkpoint])
