@@ -1095,13 +1095,13 @@ def total_of(block):
 MAPPED = shard_map(total_of, **LINES)
 PROGRAM, EXECUTABLE, GRADIENT = jax.jit(MAPPED), MAPPED.lower(X).compile(), jax.grad(loss(MAPPED))
 STEPS = {
-    "compiled": (lambda: call(PROGRAM, X), 400),
-    "executable": (lambda: call(EXECUTABLE, X), 400),
-    "eager": (lambda: call(MAPPED, X), 400),
+    "compiled": (lambda: call(PROGRAM, X), 200),
+    "executable": (lambda: call(EXECUTABLE, X), 200),
+    "eager": (lambda: call(MAPPED, X), 200),
     "eager gradient": (lambda: call(GRADIENT, X), 200),
-    "compiled, built anew": (lambda: call(jax.jit(shard_map(total_of, **LINES)), X), 400),
-    "eager, built anew": (lambda: call(shard_map(total_of, **LINES), X), 400),
-    "lowered, built anew": (lambda: shard_map(total_of, **LINES).lower(X), 400),
+    "compiled, built anew": (lambda: call(jax.jit(shard_map(total_of, **LINES)), X), 200),
+    "eager, built anew": (lambda: call(shard_map(total_of, **LINES), X), 200),
+    "lowered, built anew": (lambda: shard_map(total_of, **LINES).lower(X), 200),
     "traced, of a new function": (lambda: shard_map(counted()[0], **LINES).trace(X), 400),
 }
 
