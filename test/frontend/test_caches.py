@@ -327,6 +327,7 @@ class Factor:
 
 
 FACTOR = {"value": 1.0}
+NAME, SOURCE = "value", "Factor.value"
 
 
 def helper(block):
@@ -368,6 +369,9 @@ def read_indirectly():
     def holder(block):
         return holder.factor * block
 
+    def set_value(factor):
+        Factor.value = factor
+
     def importing(block):
         import other_module_of_the_user as found
 
@@ -379,6 +383,8 @@ def read_indirectly():
     yield "jitted", jax.jit(decorated), lambda f: (FACTOR.update(value=f), jax.clear_caches())
     yield "attribute", holder, lambda f: setattr(holder, "factor", f)
     yield "getattr", lambda b: getattr(Factor, "value") * b, lambda f: setattr(Factor, "value", f)  # noqa: B009
+    yield "getattr, by variable", lambda b: getattr(Factor, NAME) * b, set_value
+    yield "eval", lambda b: eval(SOURCE) * b, set_value
     yield "import", importing, lambda f: setattr(other, "value", f)
     yield "hash", lambda b: own.factor * b, lambda f: setattr(own, "factor", f)
     yield "frozen", lambda b: Frozen(1.0).scaled(b), lambda f: setattr(Frozen, "shared", f)
