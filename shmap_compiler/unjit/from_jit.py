@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from shmap_compiler.targets import Target
 from shmap_compiler.unjit import boundary, refusals
 from shmap_compiler.unjit.body import NotConvertible, body_form
 from shmap_compiler.unjit.conversion import ConversionFailed, shared
+from shmap_compiler.unjit.derivative_rules import rules_of
 from shmap_compiler.unjit.partitioned import (
     NotPartitioned,
     Partitioned,
@@ -94,6 +96,9 @@ def unjit(
         raise refused from None
     if not validation.holds:
         raise UnjitError(who, [validation.problem()])
+    if validation.gradients:
+        source = unjitted._source.with_hidden_rules(validation.gradients, validation.rules)
+        return replace(unjitted, _source=source)
     return unjitted
 
 
@@ -142,6 +147,7 @@ def _unjitted(
     function = function_name(fun)
     name = identifier(function) if function != "<lambda>" else "program"
     program = describe(jitted)
+    rules = rules_of(jax.make_jaxpr(fun)(*args))
     where = "" if target is None else f" for {target}"
     about = (f"{program} as XLA's partitioner divides it{where}, by shmap_compiler.unjit.",)
 
@@ -165,6 +171,7 @@ def _unjitted(
             _kept=made.kept,
             _mesh=mesh,
             _args=tuple(args),
+            _rules=rules,
         )
 
     try:

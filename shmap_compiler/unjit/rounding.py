@@ -38,7 +38,7 @@ def with_rounding(
       expected: what it returns for `args`.
       roundings: so many times as much may change as when each argument is rounded once.
     """
-    again = run(*_rounded(args))
+    again = run(*rounded(args))
     changes = agreement.compare(list(again), list(expected))
     return [
         each.allowing(min(roundings * change.relative, _half_of_the_digits(result)))
@@ -71,7 +71,7 @@ def is_explained(
     """
     if any(each.problem for each in found):
         return False
-    moved = _rounded(args, _coarsest(body))
+    moved = rounded(args, coarsest(body))
     changed = run(*moved)
     if not all(
         _has_same_bits(run_source(*arguments), results)
@@ -89,7 +89,7 @@ def _has_same_bits(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> 
     return len(ours) == len(theirs) and all(map(agreement.has_same_bits, ours, theirs))
 
 
-def _coarsest(body: str) -> float:
+def coarsest(body: str) -> float:
     """The precision of the narrowest type of a module, of those that programs compute in."""
     return max(
         (float(jnp.finfo(type_).eps) for name, type_ in _NARROW.items() if f"{name}>" in body),
@@ -97,7 +97,7 @@ def _coarsest(body: str) -> float:
     )
 
 
-def _rounded(args: Sequence[PyTree], precision: float = 0.0) -> tuple[PyTree, ...]:
+def rounded(args: Sequence[PyTree], precision: float = 0.0) -> tuple[PyTree, ...]:
     """The arguments, each number changed by one unit in the last place or by the precision."""
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda x: _moved(x, rng, precision), tuple(args))
@@ -109,7 +109,12 @@ def _moved(x: AnyValue, rng: np.random.Generator, precision: float) -> AnyValue:
         return x
     signs = np.where(rng.random(x.shape) < 0.5, 1, -1)
     changed = np.asarray(x) * (1 + signs * max(float(jnp.finfo(x.dtype).eps), precision))
-    return jax.device_put(changed.astype(x.dtype), getattr(x, "sharding", None))
+    return placed_as(x, changed.astype(x.dtype))
+
+
+def placed_as(x: AnyValue, values: np.ndarray) -> jax.Array:
+    """Values on the devices of an array, if that is bound to them."""
+    return jax.device_put(values, x.sharding if getattr(x, "committed", False) else None)
 
 
 def _half_of_the_digits(result: np.ndarray) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -56,12 +56,26 @@ class Source:
       name: the function in it.
       embedded: the operations that it calls as StableHLO.
       assigned: the variables of the function, at its outermost level.
+      hidden_rules: the lines of the user's with derivative rules that it would need.
     """
 
     text: str
     name: str
     embedded: tuple[str, ...]
     assigned: tuple[Assigned, ...]
+    hidden_rules: tuple[str, ...] = ()
+
+    def with_hidden_rules(self, gradients: str, rules: tuple[str, ...]) -> Source:
+        """The same with a comment at its head: how its gradients differ without these rules."""
+        about, blank, rest = self.text.partition("\n\n")
+        comment = [
+            f"# Its gradients {gradients}.",
+            "# XLA does not compile derivative rules, so it lacks those of",
+            *(f"#   {rule}" for rule in rules),
+        ]
+        text = "\n".join([about, "#", *comment]) + blank + rest
+        moved = tuple(replace(a, line=a.line + 1 + len(comment)) for a in self.assigned)
+        return replace(self, text=text, assigned=moved, hidden_rules=rules)
 
 
 def write_source(

@@ -58,6 +58,7 @@ class Unjitted:
     _kept: tuple[int, ...]
     _mesh: jax.sharding.Mesh
     _args: tuple[PyTree, ...]
+    _rules: tuple[str, ...] = ()
 
     def as_text(self, stage: str = "body") -> str:
         """Returns the module in body form: the program of one device.
@@ -93,6 +94,15 @@ class Unjitted:
     def embedded(self) -> tuple[str, ...]:
         """The operations that the source calls as StableHLO, because they have no name in `jax`."""
         return self._source.embedded
+
+    @property
+    def hidden_rules(self) -> tuple[str, ...]:
+        """The lines of derivative rules without which gradients of the source differ.
+
+        `jax.lax.stop_gradient`, `jax.custom_jvp` and `jax.custom_vjp` are not compiled. A comment
+        at the head of the source names these lines, too.
+        """
+        return self._source.hidden_rules
 
     @cached_property
     def _mapped(self) -> ShardMapped[..., PyTree]:
@@ -149,6 +159,8 @@ class Unjitted:
         """
         return validate(
             who=self.who,
+            jitted=self._jitted,
+            rules=self._rules,
             compiled=self.compiled,
             body=self._body,
             source=self._source,

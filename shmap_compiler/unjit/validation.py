@@ -11,14 +11,15 @@ import numpy as np
 
 from shmap_compiler.base.errors import Problem, SimulationError
 from shmap_compiler.base.random_keys import as_data
-from shmap_compiler.base.untyped import AnyValue, PyTree
+from shmap_compiler.base.untyped import AnyValue, Function, PyTree
 from shmap_compiler.base.values import copied
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.simulate import agreement
 from shmap_compiler.simulate.simulate_module import simulate_module
 from shmap_compiler.unjit.first_difference import first_difference
+from shmap_compiler.unjit.gradients import differing_gradients
 from shmap_compiler.unjit.random_arguments import filled
-from shmap_compiler.unjit.rounding import is_explained, with_rounding
+from shmap_compiler.unjit.rounding import coarsest, is_explained, with_rounding
 from shmap_compiler.unjit.source import Source
 
 _OF_XLA, _OF_ANOTHER_LIBRARY = 64, 1024
@@ -39,6 +40,9 @@ class UnjitValidation:
       rounding: The first result of the simulation that is further off than those of most programs,
         but about as far as rounded arguments change the program's, while the source is bitwise
         equal; "" if none is.
+      gradients: How the gradients of the source differ from those of the program because it has
+        derivative rules, which are not compiled; "" if they do not differ.
+      rules: The lines with these rules; none if gradients do not differ.
 
     Examples:
       >>> f = jax.jit(jnp.sin, in_shardings=NamedSharding(mesh, P("i")))
@@ -53,6 +57,8 @@ class UnjitValidation:
     not_simulated: str
     difference: str
     rounding: str = ""
+    gradients: str = ""
+    rules: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -83,7 +89,11 @@ class UnjitValidation:
             f"  the source: {_shown(self.source)}",
             f"  {simulated}",
         ]
-        return "\n".join([*lines, f"FAIL: {self.difference}" if self.difference else "PASS"])
+        if self.gradients:
+            lines += [f"  its gradients {self.gradients}: it lacks the derivative rules of"]
+            lines += [f"    {rule}" for rule in self.rules]
+        passed = "PASS: values agree; gradients differ" if self.gradients else "PASS"
+        return "\n".join([*lines, f"FAIL: {self.difference}" if self.difference else passed])
 
 
 def _shown(relative: float) -> str:
@@ -93,6 +103,8 @@ def _shown(relative: float) -> str:
 def validate(
     *,
     who: str,
+    jitted: Function,
+    rules: tuple[str, ...],
     compiled: jax.stages.Compiled,
     body: str,
     source: Source,
@@ -102,7 +114,7 @@ def validate(
     args: Sequence[PyTree],
     given: Callable[[Sequence[PyTree]], list[AnyValue]],
 ) -> UnjitValidation:
-    """Runs all three."""
+    """Runs all three, and compares gradients if the jitted function has derivative `rules`."""
     inputs: Any = compiled.input_shardings
     full = filled(args, inputs[0])
 
@@ -148,7 +160,13 @@ def validate(
     if wrong is not None:
         where = first_difference(body, source, mapped, mesh, given(full), kept)
         difference = f"{wrong.path} of the source, {_how_far(wrong)}; {where}"
-    return UnjitValidation(who, ours, simulated, why, difference, rounding)
+    gradients = ""
+    if rules and not difference:
+        gradients = differing_gradients(
+            jitted, lambda *args: mapped(*given(args)), full, coarsest(body)
+        )
+    shown = rules if gradients else ()
+    return UnjitValidation(who, ours, simulated, why, difference, rounding, gradients, shown)
 
 
 def _of_equal_types(

@@ -64,3 +64,11 @@ def donates_reference(x, y):
 
 without_results = jitted(lambda x: None, P("i"))
 without_results_args = step_args[:1]
+
+
+def gated(x, w):
+    return jax.lax.stop_gradient(x) * x @ w
+
+
+gates = jitted(gated, P("i"), P())
+gates_args = step_args
