@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from types import FrameType
 
-import jax
 from jax.extend import source_info_util
 
 from shmap_compiler.base.descriptions import shown_path
 from shmap_compiler.base.untyped import Eqn, SourceInfo
-
-_FOLDER_OF_JAX = os.path.join(os.path.dirname(jax.__file__), "")
 
 
 def user_line(error: BaseException) -> str:
@@ -36,13 +31,6 @@ def is_raised_inside(error: BaseException) -> bool:
 def source_line(eqn: Eqn) -> str:
     """The user's line that made an equation: `file.py:12 (f)`."""
     return shown_source(eqn.source_info)
-
-
-def files_of(eqn: Eqn) -> list[str]:
-    """The files of JAX's functions that made an equation, up to the user's line."""
-    trace = eqn.source_info.traceback
-    paths = [] if trace is None else [frame.file_name for frame in trace.frames]
-    return list(itertools.takewhile(lambda path: path.startswith(_FOLDER_OF_JAX), paths))
 
 
 def shown_source(source_info: SourceInfo) -> str:

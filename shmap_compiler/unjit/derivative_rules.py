@@ -6,12 +6,8 @@ what XLA compiles has none of them.
 
 from __future__ import annotations
 
-import os
-
-import jax
-
-from shmap_compiler.base.jax_compat import HIGH_PRIMITIVE, defining_file
-from shmap_compiler.base.source_lines import files_of, source_line
+from shmap_compiler.base.jax_compat import HIGH_PRIMITIVE, has_usual_rule
+from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import Eqn, Jaxpr
 from shmap_compiler.jaxprs.contents import equations, names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP, LINEAR_CALL
@@ -26,13 +22,6 @@ _RULES = {
     "random_gamma": "jax.random.gamma",
 }
 
-_FOLDER = os.path.join(os.path.dirname(jax.__file__), "_src", "")
-_USUAL = tuple(
-    os.path.join(_FOLDER, *path.split("/"))
-    for path in ("nn/", "ops/", "numpy/reductions.py", "lax/linalg.py")
-)
-"""Where JAX's rules are derivatives of what they compute: relu, softmax, logsumexp, solve."""
-
 
 def rules_of(jaxpr: Jaxpr) -> tuple[str, ...]:
     """The lines with derivative rules in a program and those nested in it, except JAX's usual ones.
@@ -43,15 +32,9 @@ def rules_of(jaxpr: Jaxpr) -> tuple[str, ...]:
     if not names_any(jaxpr, tuple(_RULES)):
         return ()
     found = (each for each in equations(jaxpr) if each.primitive.name in _RULES)
-    return tuple(dict.fromkeys(_shown(each) for each in found if not _is_usual(each)))
+    return tuple(dict.fromkeys(_shown(each) for each in found if not has_usual_rule(each)))
 
 
 def _shown(eqn: Eqn) -> str:
     place, rule = source_line(eqn), _RULES[eqn.primitive.name]
     return f"{place}: {rule}" if place else rule
-
-
-def _is_usual(eqn: Eqn) -> bool:
-    called = eqn.params.get("call_jaxpr")
-    files = files_of(eqn) if called is None else [defining_file(called), *files_of(eqn)]
-    return any(path.startswith(_USUAL) for path in files)

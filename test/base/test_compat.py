@@ -31,6 +31,7 @@ from jaxlib.mlir.dialects import sdy
 from shmap_compiler import shard_map
 from shmap_compiler.base import jax_compat
 from shmap_compiler.graph.primitive import shmap_p
+from shmap_compiler.jaxprs.contents import equations
 
 ROOT = Path(__file__).parents[2]
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -179,6 +180,23 @@ def test_is_defined_in_jax():
 
 def test_defining_file():
     assert jax_compat.defining_file(jax.make_jaxpr(lambda x: x)(1.0)) == __file__
+
+
+def test_has_usual_rule():
+    def program(x):
+        return jax.nn.relu(x), jax.nn.softmax(x), jax.nn.logsumexp(x)
+
+    def is_usual(fun):
+        names = ("custom_jvp_call", "stop_gradient")
+        return [
+            jax_compat.has_usual_rule(eqn)
+            for eqn in equations(jax.make_jaxpr(fun)(jnp.ones(3)))
+            if eqn.primitive.name in names
+        ]
+
+    assert set(is_usual(program)) == {True}
+    assert is_usual(jax.lax.stop_gradient) == [False]
+    assert is_usual(jax.custom_jvp(jnp.sin)) == [False]
 
 
 def test_saved_operands():
