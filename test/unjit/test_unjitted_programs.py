@@ -68,11 +68,13 @@ def test_the_source_computes_the_same_with_the_same_collectives(name, tmp_path):
     validation = made.validate()
     assert validation.holds
     assert validation.simulation is not None, validation.not_simulated
-    lowered = made._mapped.lower(*made.given(program.args))
-    assert collective_ops(lowered.as_text("body")) == collective_ops(made.as_text())
+    given = made.given(program.args)
+    body = made._mapped.lower(*given).as_text("body")
+    assert collective_ops(body) == collective_ops(made.as_text())
+    source = jax.jit(made._mapped).lower(*given).compile()  # as `unjit` compiled it to compare
     counts = [
-        Counter({c.kind: c.count for c in collectives(hlo)})
-        for hlo in (lowered.compile().as_text(), made.compiled.as_text())
+        Counter({c.kind: c.count for c in collectives(each.as_text())})
+        for each in (source, made.compiled)
     ]
     if not program.more:
         assert counts[0] == counts[1]
@@ -105,14 +107,16 @@ def test_the_gradient_is_the_same(name):
     def gradient(fun):
         def loss(*args):
             leaves = [leaf for leaf in jax.tree.leaves(fun(*args)) if is_float(leaf)]
-            weights = [jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape) for leaf in leaves]
-            return sum(jnp.sum(leaf * w) for leaf, w in zip(leaves, weights, strict=True))
+            weights = [np.cos(np.arange(leaf.size, dtype=leaf.dtype)) for leaf in leaves]
+            pairs = zip(leaves, weights, strict=True)
+            return sum(jnp.sum(leaf * w.reshape(leaf.shape)) for leaf, w in pairs)
 
         return jax.jit(jax.grad(loss, argnums=diffable))(*program.args)
 
     ours, theirs = gradient(made.shard_map()), gradient(program.jitted())
-    for found, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        largest = float(jnp.max(jnp.abs(expected))) or 1.0
+    ours, theirs = (map(np.asarray, jax.tree.leaves(each)) for each in (ours, theirs))
+    for found, expected in zip(ours, theirs, strict=True):
+        largest = float(np.max(np.abs(expected))) or 1.0
         np.testing.assert_allclose(found / largest, expected / largest, atol=program.tolerance)
 
 
@@ -350,9 +354,9 @@ NUMBERS_AFTER_CALLS = {
 @pytest.mark.parametrize("name", NUMBERS_AFTER_CALLS)
 def test_numbers_after_a_call_are_kept(name):
     fun, args, telling = NUMBERS_AFTER_CALLS[name]
-    program = Jitted(fun, args, (ROWS,) * len(args)).jitted()
+    made = unjit(Jitted(fun, args, (ROWS,) * len(args)).jitted(), *args)
     found, expected = (
-        np.asarray(f(*telling), np.float64) for f in (unjit(program, *args).shard_map(), program)
+        np.asarray(f(*telling), np.float64) for f in (jax.jit(made.shard_map()), made.compiled)
     )
     rounding = 5e-3 if name == "tanh" else 1e-4
     np.testing.assert_allclose(found, expected, rtol=rounding, atol=1e-9)
@@ -400,7 +404,7 @@ def test_the_places_of_blocks_of_two_dimensions_are_of_one_type(is_x64, first):
     with jax.enable_x64(is_x64):
         jitted = Jitted(jnp.sin, args, (P(),), P(None, "i", "j")).jitted()
         made = unjit(jitted, *args)
-        np.testing.assert_array_equal(made.shard_map()(*args), jitted(*args))
+        np.testing.assert_array_equal(jax.jit(made.shard_map())(*args), made.compiled(*args))
     text = "".join(made.as_python().split())
     assert f'({first},lax.axis_index("i")*' in text
 
@@ -552,8 +556,8 @@ def test_slices_begin_where_xla_begins_them(start):
     x = np.arange(64, dtype=np.float32).reshape(8, 8)
     program = Jitted(both, (x, np.int32(1)), (P("j"), P()), P("j"))
     made = unjit(program.jitted(), *program.args)
-    expected = program.jitted()(x, np.int32(start))
-    np.testing.assert_array_equal(made.shard_map()(x, np.int32(start)), expected)
+    found = jax.jit(made.shard_map())(x, np.int32(start))
+    np.testing.assert_array_equal(found, made.compiled(x, np.int32(start)))
 
 
 REGIONS_WITH_CONSTANTS = {
@@ -579,9 +583,9 @@ def test_embedded_operations_keep_the_constants_of_their_regions(name):
     program = Jitted(REGIONS_WITH_CONSTANTS[name], (X,), (ROWS,)).jitted()
     made = unjit(program, X)
     assert made.embedded
+    expected = np.asarray(made.compiled(X))
     for function in (made.shard_map(), jax.jit(made.shard_map())):
-        for ours, theirs in zip(function(X), program(X), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(function(X), expected, strict=True)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "float32", "int64"])
@@ -591,9 +595,9 @@ def test_sums_in_narrow_types_stay_narrow_in_64_bits(dtype, fun):
         x = jnp.asarray(X % 5 + 1, dtype)
         program = Jitted(lambda x: fun(x, axis=1, dtype=dtype), (x,), (ROWS,)).jitted()
         made = unjit(program, x)
-        found = made.shard_map()(x)
+        found = jax.jit(made.shard_map())(x)
         assert found.dtype == dtype
-        np.testing.assert_allclose(found, program(x), rtol=1e-6)
+        np.testing.assert_allclose(found, made.compiled(x), rtol=1e-6)
 
 
 def test_results_of_another_type_are_a_difference(monkeypatch):
@@ -621,7 +625,8 @@ def test_rows_are_taken_of_slices_only(fun):
     columns = P(None, "i")
     program = Jitted(fun, (X[:1], X), (columns, columns))
     made = unjit(program.jitted(), *program.args)
-    np.testing.assert_array_equal(made.shard_map()(*program.args), program.jitted()(*program.args))
+    found, expected = (f(*program.args) for f in (jax.jit(made.shard_map()), made.compiled))
+    np.testing.assert_array_equal(found, expected)
 
 
 NARROW = {
@@ -651,8 +656,8 @@ OF_FLOATS = ["product", "maximum", "gather", "cast", "sort", "sorted", "join", "
 )
 def test_numbers_of_few_bits(dtype, name):
     x = jnp.asarray(X % 7, dtype)
-    program = Jitted(NARROW[name], (x,), (ROWS,)).jitted()
-    found, expected = unjit(program, x).shard_map()(x), program(x)
+    made = unjit(Jitted(NARROW[name], (x,), (ROWS,)).jitted(), x)
+    found, expected = jax.jit(made.shard_map())(x), made.compiled(x)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
@@ -668,8 +673,8 @@ def doubled_onto_another_mesh(shape, spec):
 
 @pytest.mark.parametrize("spec", [P("i"), P("j", "i"), P(("i", "j"))], ids=str)
 def test_axes_of_another_mesh_are_those_of_the_same_devices(spec):
-    program = doubled_onto_another_mesh((2, 2), spec)
-    np.testing.assert_array_equal(unjit(program, X).shard_map()(X), program(X))
+    made = unjit(doubled_onto_another_mesh((2, 2), spec), X)
+    np.testing.assert_array_equal(jax.jit(made.shard_map())(X), made.compiled(X))
 
 
 def test_collectives_of_a_manual_region_have_their_own_groups():
