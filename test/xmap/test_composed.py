@@ -4,6 +4,8 @@ The oracle is the same computation by position. Each is done without resources, 
 with several positions on each device, and on several mesh axes.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -268,53 +270,67 @@ def test_stages():
     assert shares("nowhere").lower(X).compile()(X).shape == X.shape
 
 
+def samples(x):
+    key, random = jax.random.key(0), named.random
+    shape = named.NamedShape(2, i=16)
+    inits = [
+        random.variance_scaling(1.0, "fan_in", kind, ("i",), ())
+        for kind in ("normal", "truncated_normal", "uniform")
+    ]
+    return (
+        random.normal(key, shape),
+        random.uniform(key, shape, jnp.float32, -1, 1),
+        random.randint(key, shape, 0, 10),
+        random.bernoulli(key, 0.3, shape),
+        random.gamma(key, 2.0, shape),
+        random.truncated_normal(key, -1, 1, shape=shape),
+        random.normal(key, (2,)) + x[0] * 0,
+        *(init(key, shape) for init in inits),
+    )
+
+
+@functools.cache
+def samples_without_resources():
+    return shares("nowhere", samples, ["i", ...])(X)
+
+
 @everywhere
 def test_samples_do_not_depend_on_resources(place):
-    def fun(x):
-        key, random = jax.random.key(0), named.random
-        shape = named.NamedShape(2, i=16)
-        inits = [
-            random.variance_scaling(1.0, "fan_in", kind, ("i",), ())
-            for kind in ("normal", "truncated_normal", "uniform")
-        ]
-        return (
-            random.normal(key, shape),
-            random.uniform(key, shape, jnp.float32, -1, 1),
-            random.randint(key, shape, 0, 10),
-            random.bernoulli(key, 0.3, shape),
-            random.gamma(key, 2.0, shape),
-            random.truncated_normal(key, -1, 1, shape=shape),
-            random.normal(key, (2,)) + x[0] * 0,
-            *(init(key, shape) for init in inits),
-        )
-
-    found = shares(place, fun, ["i", ...])(X)
-    assert_close(found, shares("nowhere", fun, ["i", ...])(X))
+    found = shares(place, samples, ["i", ...])(X)
+    assert_close(found, samples_without_resources())
     assert len(np.unique(found[0])) == 32
+
+
+def draw(key):
+    return (
+        jax.random.normal(key, (2,)),
+        jax.random.uniform(jax.random.split(key)[1]),
+        jax.random.gamma(key, 2.0),
+        lax.rng_bit_generator(jax.random.key_data(key), (2,))[1],
+    )
+
+
+@functools.cache
+def drawn_one_by_one(impl):
+    """A key, 16 others, and what is drawn of each of these and of those folded into the one."""
+    key = jax.random.key(0, impl=impl)
+    keys = jax.random.wrap_key_data(jnp.arange(64, dtype=jnp.uint32).reshape(16, 4), impl=impl)
+    once = jax.jit(lambda row, k: (draw(row), draw(jax.random.fold_in(key, k))))
+    drawn = [once(keys[k], k) for k in range(16)]
+    return key, keys, jax.tree.map(lambda *rows: np.stack(rows), *drawn)
 
 
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
 @pytest.mark.parametrize("resource", [(), "x", ("x", "y"), ("y", "x"), SerialLoop(4)], ids=repr)
 def test_generators_of_batches_draw_for_each_key(impl, resource):
     """JAX's vmap draws all numbers from the first key."""
-    key = jax.random.key(0, impl=impl)
-    keys = jax.random.wrap_key_data(jnp.arange(64, dtype=jnp.uint32).reshape(16, 4), impl=impl)
-
-    def draw(key):
-        return (
-            jax.random.normal(key, (2,)),
-            jax.random.uniform(jax.random.split(key)[1]),
-            jax.random.gamma(key, 2.0),
-            lax.rng_bit_generator(jax.random.key_data(key), (2,))[1],
-        )
+    key, keys, wanted = drawn_one_by_one(impl)
 
     def fun(key_of_row, k):
         return draw(key_of_row), draw(jax.random.fold_in(key, k))
 
     f = xmap(fun, ["i"], ["i", ...], axis_resources={"i": resource}, mesh=SQUARE)
-    folded = [jax.random.fold_in(key, k) for k in range(16)]
-    want = [(draw(keys[k]), draw(folded[k])) for k in range(16)]
-    assert_close(f(keys, jnp.arange(16)), jax.tree.map(lambda *rows: np.stack(rows), *want))
+    assert_close(f(keys, np.arange(16)), wanted)
 
 
 def test_equal_shapes_have_equal_samples():
@@ -334,7 +350,8 @@ def test_weights_have_the_variance_of_jax(mode, distribution):
     def variance(shape, *axes, out_axes):
         init = named.random.variance_scaling(100, mode, distribution, *axes)
         sizes = {"i": 80, "o": 50}
-        return xmap(lambda: init(KEY, shape), (), out_axes, axis_sizes=sizes)().var()
+        drawn = xmap(lambda: init(KEY, shape), (), out_axes, axis_sizes=sizes)()
+        return np.asarray(drawn).var()
 
     jaxs = jax.nn.initializers.variance_scaling(100, mode, distribution, 0, 1)
     found = [
@@ -342,7 +359,7 @@ def test_weights_have_the_variance_of_jax(mode, distribution):
         variance(named.NamedShape(50, 7, i=80), "i", 0, out_axes=["i", ...]),
         variance(named.NamedShape(80, 7, o=50), -2, "o", out_axes=[None, "o", ...]),
     ]
-    np.testing.assert_allclose(found, [jaxs(KEY, (80, 50, 7)).var()] * 3, rtol=2e-2)
+    np.testing.assert_allclose(found, [np.var(jaxs(KEY, (80, 50, 7)))] * 3, rtol=2e-2)
 
 
 def test_initializers_that_do_not_exist():

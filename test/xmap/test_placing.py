@@ -3,6 +3,8 @@
 The oracle is the same program without resources, and that is compared with positional NumPy.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -434,33 +436,42 @@ LINEAR = {
 }
 
 
+def around_linear(case, linear):
+    *_, residual_has_axis, operand_has_axis = LINEAR[case]
+
+    def values(x):
+        everywhere = lax.pmean(x, "i")
+        residual = lax.stop_gradient(jnp.cos(x if residual_has_axis else everywhere))
+        return linear(residual, jnp.sin(x if operand_has_axis else everywhere)) + x
+
+    return values
+
+
+def with_derivatives(f):
+    def all_of_them(x):
+        return f(x), jax.grad(lambda x: (f(x) ** 2).sum())(x), jax.jvp(f, (x,), (x,))[1]
+
+    return jax.jit(all_of_them)(X[:4, 0, :4])
+
+
+@functools.cache
+def linear_by_vmap(case):
+    mapped = jax.vmap(around_linear(case, LINEAR[case][0]), axis_name="j")
+    return with_derivatives(jax.vmap(mapped, axis_name="i"))
+
+
 @of_batches
 @pytest.mark.parametrize("case", LINEAR)
 def test_linear_calls(case, resources):
     """JAX has no rule to vmap them, and traces their transposes when it transposes."""
-    function, transpose, residual_has_axis, operand_has_axis = LINEAR[case]
-
-    def fun(linear):
-        def values(x):
-            everywhere = lax.pmean(x, "i")
-            residual = lax.stop_gradient(jnp.cos(x if residual_has_axis else everywhere))
-            return linear(residual, jnp.sin(x if operand_has_axis else everywhere)) + x
-
-        return values
+    function, transpose, *_ = LINEAR[case]
 
     def linear(residual, operand):
         return jax.custom_derivatives.linear_call(function, transpose, residual, operand)
 
-    f = xmap(fun(linear), ["i", "j"], ["i", "j"], axis_resources=resources, mesh=SMALL)
-    wanted = jax.vmap(jax.vmap(fun(function), axis_name="j"), axis_name="i")
-
-    def transformed(f):
-        def all_of_them(x):
-            return f(x), jax.grad(lambda x: (f(x) ** 2).sum())(x), jax.jvp(f, (x,), (x,))[1]
-
-        return jax.jit(all_of_them)(X[:4, 0, :4])
-
-    for found, right in zip(transformed(f), transformed(wanted), strict=True):
+    fun = around_linear(case, linear)
+    f = xmap(fun, ["i", "j"], ["i", "j"], axis_resources=resources, mesh=SMALL)
+    for found, right in zip(with_derivatives(f), linear_by_vmap(case), strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
 
 
