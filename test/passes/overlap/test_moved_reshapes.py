@@ -1,5 +1,7 @@
 """Reshapes between products and collectives, which keep no product from being overlapped."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,11 +130,12 @@ PROGRAMS = {
 }
 
 
+@functools.cache
 def programs(name, *, gradient):
     """The program as it is and with forced forms, and its arguments."""
     body, in_specs, out_specs, shapes, _ = PROGRAMS[name]
     rng = np.random.default_rng(0)
-    args = [jnp.asarray(rng.integers(-2, 3, shape), jnp.float32) for shape in shapes]
+    args = [rng.integers(-2, 3, shape).astype(np.float32) for shape in shapes]
 
     def gradients(*args):
         return jax.grad(lambda args: (body(*args).astype(jnp.float32) ** 2).sum())(args)
