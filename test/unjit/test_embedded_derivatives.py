@@ -19,7 +19,7 @@ def floats_of(shape, dtype=jnp.float32):
     numbers = rng.standard_normal(shape)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         numbers = numbers + 1j * rng.standard_normal(shape)
-    return numbers.astype(dtype)
+    return jnp.asarray(numbers, dtype)
 
 
 def positive(a):
@@ -111,7 +111,7 @@ def test_derivatives_and_batching_are_those_of_the_function(name):
     fun, args = FUNCTIONS[name]
     ours = embedded(fun, args)
     tangents = tuple(np.cos(x) for x in args)
-    many = tuple(np.stack([x, x * np.float32(1.25)]) for x in args)
+    many = tuple(np.stack([x, 1.25 * np.asarray(x)]) for x in args)
 
     def gradient(fun):
         def weighted(*args):
@@ -245,7 +245,7 @@ def test_the_gradient_of_unjitted_factorizations_is_that_of_the_program():
 
 def test_outside_of_jit_values_and_tangents_are_one_program():
     """XLA computes once what they share; operation by operation, values would be computed twice."""
-    x = y = jnp.asarray(floats_of(7))
+    x, y = floats_of(7), floats_of(7)
     ours = embedded(lambda x, y: jnp.tanh(x) / (2 + y * y), (x, y))
     programs = []
 
