@@ -104,9 +104,7 @@ class Program:
     def _tracing(self, run: Callable[[], _T]) -> _T:
         from shmap_compiler.base.descriptions import describe
 
-        from .program_files import guarded
-
-        return guarded(run, f"tracing {describe(self.mapped.fun)}", self.function.file)
+        return self.function.guarded(run, f"tracing {describe(self.mapped.fun)}")
 
 
 @dataclass(frozen=True)
@@ -135,13 +133,10 @@ class AnyProgram:
         from shmap_compiler.lowering.overlap import read_setting
         from shmap_compiler.stages.overlapped_function import OverlappedFunction
 
-        from .program_files import guarded
-
         fun, setting = self.function.mapped, read_setting(overlap, overlap_rounding)
-        return guarded(
+        return self.function.guarded(
             lambda: OverlappedFunction.of(fun, self.args, target.platform, setting),
             f"tracing {describe(fun)}",
-            self.function.file,
         )
 
 

@@ -25,6 +25,7 @@ from shmap_compiler.base.descriptions import show_type_of
 from shmap_compiler.base.untyped import Function, PyTree, Wrapped
 
 from ..usage import Mistake, UsageError, listed
+from . import imports
 from .user_traceback import user_traceback
 
 _T = TypeVar("_T")
@@ -66,6 +67,7 @@ class UserFunction:
     Attributes:
       text: the target as given.
       file: the file that defines it.
+      folder: where it finds the modules that it imports.
       name: its name in the file.
       mapped: the function: one of `MAPPED`, or anything callable where that is taken.
       args: its arguments, None if the file gives none.
@@ -74,6 +76,7 @@ class UserFunction:
 
     text: str
     file: str
+    folder: str
     name: str
     mapped: Wrapped
     args: tuple[PyTree, ...] | None
@@ -83,9 +86,30 @@ class UserFunction:
         """What `reference` returns for `args`. Raises UserCodeError if it raises."""
         assert self.reference is not None, "this target has no reference"
         reference = self.reference
-        return guarded(
-            lambda: jax.block_until_ready(reference(*args)), f"{self.name}_reference", self.file
+        return self.guarded(
+            lambda: jax.block_until_ready(reference(*args)), f"{self.name}_reference"
         )
+
+    def guarded(self, run: Callable[[], _T], what: str) -> _T:
+        """Result of `run()`, which imports what the function does.
+
+        Errors raised in its file become a UserCodeError. Others pass, as does a ShmapError, which
+        names the place itself.
+        """
+        imports.enter(self.folder)
+        return _guarded(run, what, self.file)
+
+    def of_user(self, run: Callable[[], _T], what: str) -> _T:
+        """Like `guarded`, of a `run()` that calls nothing but code of the user, and JAX.
+
+        All errors but a ShmapError become a UserCodeError.
+        """
+        try:
+            return self.guarded(run, what)
+        except (ShmapError, UserCodeError):
+            raise
+        except Exception as error:
+            raise UserCodeError(f"{what} raised {type(error).__name__}\n{error}") from error
 
 
 def load(text: str, *, any_function: bool = False) -> UserFunction:
@@ -99,14 +123,18 @@ def load(text: str, *, any_function: bool = False) -> UserFunction:
       UserCodeError: the file, or its `name_args`, raised.
     """
     place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
-    importer = _import_file if place.endswith(".py") else _import_module
+    is_file = place.endswith(".py")
+    importer = _import_file if is_file else _import_module
     needed = _NEEDED_ANY if any_function else _NEEDED
+    folder = os.path.dirname(os.path.abspath(place)) if is_file else os.getcwd()
+    imports.enter(folder)
     module = importer(place, text, needed)
     file = module.__file__ or place
     mapped = _lookup(module, name, text, any_function)
     return UserFunction(
         text=text,
         file=file,
+        folder=folder,
         name=name,
         mapped=mapped,
         args=_args(module, name, text, file),
@@ -114,20 +142,7 @@ def load(text: str, *, any_function: bool = False) -> UserFunction:
     )
 
 
-def of_user(run: Callable[[], _T], what: str, file: str) -> _T:
-    """Result of `run()`, which calls nothing but code of the user, and JAX.
-
-    All errors but a ShmapError become a UserCodeError.
-    """
-    try:
-        return guarded(run, what, file)
-    except (ShmapError, UserCodeError):
-        raise
-    except Exception as error:
-        raise UserCodeError(f"{what} raised {type(error).__name__}\n{error}") from error
-
-
-def guarded(run: Callable[[], _T], what: str, file: str) -> _T:
+def _guarded(run: Callable[[], _T], what: str, file: str) -> _T:
     """Result of `run()`.
 
     Errors raised in `file` become a UserCodeError. Others pass, as does a ShmapError, which names
@@ -153,10 +168,11 @@ def _import_file(path: str, text: str, needed: str) -> ModuleType:
     if not os.path.isfile(path):
         found = "no such file" if not os.path.exists(path) else "not a file"
         raise _mistake(text, f"{path}: {found}", f"check the path; this is {os.getcwd()}", needed)
-    # As when Python runs the file: it can import its neighbours. The name collides with no module.
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     stem = os.path.splitext(os.path.basename(path))[0]
-    spec = importlib.util.spec_from_file_location(f"shmap_target_{stem}", path)
+    name = f"{imports.TARGET}{stem}"
+    if name in sys.modules:  # of two functions in one file
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     loader = spec.loader
     assert loader is not None
@@ -164,14 +180,16 @@ def _import_file(path: str, text: str, needed: str) -> ModuleType:
     sys.modules[spec.name] = module
     given, sys.argv = sys.argv, [path]  # it may read arguments of its own
     try:
-        guarded(lambda: loader.exec_module(module), f"importing {path}", path)
+        _guarded(lambda: loader.exec_module(module), f"importing {path}", path)
+    except BaseException:
+        del sys.modules[name]
+        raise
     finally:
         sys.argv = given
     return module
 
 
 def _import_module(name: str, text: str, needed: str) -> ModuleType:
-    sys.path.insert(0, os.getcwd())
     try:
         spec = importlib.util.find_spec(name)
     except (ModuleNotFoundError, ValueError):
@@ -184,7 +202,7 @@ def _import_module(name: str, text: str, needed: str) -> ModuleType:
             fix = "shmap simulate, compile and explain take modules"
             raise _mistake(text, "a module of MLIR", fix, needed)
         raise _mistake(text, f"no module named {name!r}", fix, needed)
-    return guarded(lambda: importlib.import_module(name), f"importing {name}", spec.origin)
+    return _guarded(lambda: importlib.import_module(name), f"importing {name}", spec.origin)
 
 
 # ------------------------------------------------------------------------------------- looking
@@ -228,7 +246,7 @@ def _is_jitted(value: Wrapped) -> bool:
 def _args(module: ModuleType, name: str, text: str, file: str) -> tuple[PyTree, ...] | None:
     args = getattr(module, f"{name}_args", None)
     if callable(args):
-        args = guarded(args, f"{name}_args()", file)
+        args = _guarded(args, f"{name}_args()", file)
     if args is None or isinstance(args, tuple):
         return args
     raise UsageError(

@@ -97,14 +97,13 @@ def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: Py
     from shmap_compiler.stages.lower_call import lower_jitted
 
     from .hlo_collectives import collectives
-    from .program_files import guarded
 
     fun = work.function.mapped
     jitted: Any = fun if hasattr(fun, "lower") else jax.jit(fun)
     what = f"tracing {describe(fun)}"
     who = f"{'pmap' if isinstance(fun, Pmapped) else 'jit'} of {describe(fun)}"
     lowered, lowering_s = _timed(
-        lambda: guarded(lambda: lower_jitted(jitted, args, who), what, work.function.file)
+        lambda: work.function.guarded(lambda: lower_jitted(jitted, args, who), what)
     )
     compiled, compiling_s = _timed(lowered.compile)
     results, running_s = _run(jitted, args, donates=bool(compiled.donate_argnums))

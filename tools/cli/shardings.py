@@ -83,9 +83,9 @@ def execute(options: argparse.Namespace) -> int:
     random_data.require_numbers(args)
     traced = mapped if hasattr(mapped, "trace") else jax.jit(mapped)
     what = f"tracing {function.name}"
-    program_files.of_user(lambda: traced.trace(*args), what, function.file)
+    function.of_user(lambda: traced.trace(*args), what)
     with Progress(f"shardings of {function.name}") as progress:
-        search = program_files.guarded(
+        search = function.guarded(
             lambda: search_shardings(
                 mapped,
                 *args,
@@ -95,7 +95,6 @@ def execute(options: argparse.Namespace) -> int:
                 progress=progress.phase,
             ),
             what,
-            function.file,
         )
     print(search)
     with Progress(f"unjit {function.name}") as progress:

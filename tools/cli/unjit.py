@@ -92,7 +92,9 @@ def execute(options: argparse.Namespace) -> int:
         print(f"wrote {options.output}")
         print(first.validate())
     if options.prices:
-        print(f"\n{_prices(first)}")
+        function, _ = functions[0]
+        prices = function.guarded(lambda: _prices(first), f"pricing {function.name}")
+        print(f"\n{prices}")
     return 0
 
 
@@ -127,8 +129,7 @@ def _jitted(target: str) -> tuple[UserFunction, tuple[PyTree, ...]]:
         )
     args: Any = random_data.fill(function.args, 0)
     traced = function.mapped if hasattr(function.mapped, "trace") else jax.jit(function.mapped)
-    what = f"tracing {function.name}"
-    program_files.of_user(lambda: traced.trace(*args), what, function.file)
+    function.of_user(lambda: traced.trace(*args), f"tracing {function.name}")
     return function, args
 
 
@@ -137,13 +138,10 @@ def _unjitted(
 ) -> Unjitted:
     from shmap_compiler import unjit
 
-    from . import program_files
-
     with Progress(f"unjit {function.name}") as progress:
-        return program_files.guarded(
+        return function.guarded(
             lambda: unjit(function.mapped, *args, target=partition_for, progress=progress.phase),
             f"tracing {function.name}",
-            function.file,
         )
 
 

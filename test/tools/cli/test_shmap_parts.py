@@ -2,13 +2,14 @@
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from shmap_tools.cli import array_type, compile, explain, random_data
+from shmap_tools.cli import array_type, compile, explain, imports, program_files, random_data
 from shmap_tools.cli.hlo_collectives import Collectives, collectives
 from shmap_tools.usage import UsageError
 
@@ -157,3 +158,58 @@ def test_what_a_program_is_compared_with():
         )
     options = argparse.Namespace(against="cpu:4", target="one.mlir")
     assert explain._other(options, target) == (options, Target.parse("cpu:4"))
+
+
+@pytest.fixture
+def imports_undone(monkeypatch):
+    """Undoes what programs import in a test."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(imports, "_scopes", {})
+    monkeypatch.setattr(imports, "_entered", [])
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("imports_undone")
+def test_each_program_imports_what_is_beside_it(tmp_path):
+    text = """
+import os, sys
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "{name}-vendored"))
+import helpers.inner, vendored_of_both
+
+def f():
+    import late
+    return helpers.inner.name, vendored_of_both.name, late.name
+"""
+    for name in ("one", "two"):
+        helpers, vendored = tmp_path / name / "helpers", tmp_path / f"{name}-vendored"
+        helpers.mkdir(parents=True)
+        vendored.mkdir()
+        (helpers / "__init__.py").touch()
+        for module in (helpers / "inner", vendored / "vendored_of_both", helpers.parent / "late"):
+            module.with_suffix(".py").write_text(f"name = {name!r}")
+        (tmp_path / name / "program.py").write_text(text.format(name=name))
+    programs = [
+        program_files.load(f"{tmp_path / name / 'program.py'}:f", any_function=True)
+        for name in ("one", "two", "one")
+    ]
+    found = [each.guarded(each.mapped, "calling f") for each in programs]
+    assert found == [("one",) * 3, ("two",) * 3, ("one",) * 3]
+    assert programs[0].mapped is programs[2].mapped
+
+
+@pytest.mark.usefixtures("imports_undone")
+def test_programs_share_the_libraries_that_they_import(tmp_path, monkeypatch):
+    libraries = tmp_path / "one" / ".venv"  # inside of the folder of a program
+    libraries.mkdir(parents=True)
+    (tmp_path / "two").mkdir()
+    monkeypatch.syspath_prepend(libraries)
+    (libraries / "library_of_both.py").write_text("def f(): pass")
+    loaded = []
+    for name in ("one", "two"):
+        (tmp_path / name / "program.py").write_text("from library_of_both import f")
+        target = f"{tmp_path / name / 'program.py'}:f"
+        loaded.append(program_files.load(target, any_function=True).mapped)
+    assert loaded[0] is loaded[1]
