@@ -57,16 +57,8 @@ def lower_function(
     with_paths, tree = jax.tree_util.tree_flatten_with_path(tuple(args))
     paths = ["args" + jax.tree_util.keystr(path) for path, _ in with_paths]
     leaves = [leaf for _, leaf in with_paths]
-    arrays = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
-
-    def of_arrays(*inputs: AnyValue) -> PyTree:
-        filled = list(leaves)
-        for i, x in zip(arrays, inputs, strict=True):
-            filled[i] = x
-        return fun(*jax.tree.unflatten(tree, filled))
-
-    of_arrays.__name__ = of_arrays.__qualname__ = function_name(fun)
-    types = [_type(leaves[i]) for i in arrays]
+    arrays = _arrays(leaves)
+    of_arrays, types = function_of_arrays(fun, args)
     traced: Any = jax.jit(of_arrays, keep_unused=True).trace(*types)
     if placed := _in_shardings(types, traced.jaxpr) | _by_in_specs(types, traced.jaxpr):
         types = [placed.get(k, t) for k, t in enumerate(types)]
@@ -107,6 +99,23 @@ def lower_function(
     return Portable.of(portable(signature, lowered.compiler_ir("stablehlo"), partitioner, platform))
 
 
+def function_of_arrays(
+    fun: Function, args: Sequence[PyTree]
+) -> tuple[Function, list[jax.ShapeDtypeStruct]]:
+    """(the function of the arrays in `args`, with the other leaves as constants; their types)."""
+    leaves, tree = jax.tree.flatten(tuple(args))
+    arrays = _arrays(leaves)
+
+    def of_arrays(*inputs: AnyValue) -> PyTree:
+        filled = list(leaves)
+        for i, x in zip(arrays, inputs, strict=True):
+            filled[i] = x
+        return fun(*jax.tree.unflatten(tree, filled))
+
+    of_arrays.__name__ = of_arrays.__qualname__ = function_name(fun)
+    return of_arrays, [_type(leaves[i]) for i in arrays]
+
+
 def _writable(signature: Signature) -> Signature:
     """The signature, of the arrays only where a file cannot hold the user's own structure."""
     if argument_problems(signature):
@@ -122,8 +131,9 @@ def _who(fun: Function) -> str:
     return f"jit of {describe(fun)}"
 
 
-def _is_array(leaf: object) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+def _arrays(leaves: Sequence[Leaf]) -> list[int]:
+    """The positions of arrays among `leaves`."""
+    return [i for i, x in enumerate(leaves) if hasattr(x, "shape") and hasattr(x, "dtype")]
 
 
 def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:

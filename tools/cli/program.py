@@ -127,15 +127,20 @@ class AnyProgram:
           overlap, overlap_rounding: as `overlap_options` returns them.
 
         Raises:
-          UserCodeError: the function raises while it is traced.
+          UserCodeError: the function raises while it is traced, or JAX cannot trace it.
         """
+        import jax
+
         from shmap_compiler.base.descriptions import describe
         from shmap_compiler.lowering.overlap import read_setting
+        from shmap_compiler.stages.any_function import function_of_arrays
         from shmap_compiler.stages.overlapped_function import OverlappedFunction
 
         fun, setting = self.function.mapped, read_setting(overlap, overlap_rounding)
-        return self.function.guarded(
+        of_arrays, types = function_of_arrays(fun, self.args)
+        return self.function.traced(
             lambda: OverlappedFunction.of(fun, self.args, target.platform, setting),
+            lambda: jax.eval_shape(of_arrays, *types),
             f"tracing {describe(fun)}",
         )
 

@@ -86,15 +86,15 @@ class UserFunction:
         """What `reference` returns for `args`. Raises UserCodeError if it raises."""
         assert self.reference is not None, "this target has no reference"
         reference = self.reference
-        return self.guarded(
+        return self.of_user(
             lambda: jax.block_until_ready(reference(*args)), f"{self.name}_reference"
         )
 
     def guarded(self, run: Callable[[], _T], what: str) -> _T:
         """Result of `run()`, which imports what the function does.
 
-        Errors raised in its file become a UserCodeError. Others pass, as does a ShmapError, which
-        names the place itself.
+        Errors raised by code of the user become a UserCodeError. Others pass, as does a ShmapError,
+        which names the place itself.
         """
         imports.enter(self.folder)
         return _guarded(run, what, self.file)
@@ -104,12 +104,22 @@ class UserFunction:
 
         All errors but a ShmapError become a UserCodeError.
         """
+        imports.enter(self.folder)
+        return _of_user(run, what, self.file)
+
+    def traced(self, run: Callable[[], _T], plainly: Callable[[], object], what: str) -> _T:
+        """Like `guarded`, of a `run()` that traces and lowers the function.
+
+        Args:
+          plainly: traces it by JAX alone: what this raises, too, is a mistake of the user.
+        """
         try:
             return self.guarded(run, what)
         except (ShmapError, UserCodeError):
             raise
-        except Exception as error:
-            raise UserCodeError(f"{what} raised {type(error).__name__}\n{error}") from error
+        except Exception:
+            self.of_user(plainly, what)
+            raise
 
 
 def load(text: str, *, any_function: bool = False) -> UserFunction:
@@ -138,16 +148,22 @@ def load(text: str, *, any_function: bool = False) -> UserFunction:
         name=name,
         mapped=mapped,
         args=_args(module, name, text, file),
-        reference=getattr(module, f"{name}_reference", None),
+        reference=_reference(module, name, text),
     )
 
 
-def _guarded(run: Callable[[], _T], what: str, file: str) -> _T:
-    """Result of `run()`.
+def _of_user(run: Callable[[], _T], what: str, file: str) -> _T:
+    """See `UserFunction.of_user`."""
+    try:
+        return _guarded(run, what, file)
+    except (ShmapError, UserCodeError):
+        raise
+    except Exception as error:
+        raise UserCodeError(f"{what} raised {type(error).__name__}\n{error}") from error
 
-    Errors raised in `file` become a UserCodeError. Others pass, as does a ShmapError, which names
-    the place itself.
-    """
+
+def _guarded(run: Callable[[], _T], what: str, file: str) -> _T:
+    """See `UserFunction.guarded`."""
     try:
         return run()
     except ShmapError:
@@ -246,7 +262,7 @@ def _is_jitted(value: Wrapped) -> bool:
 def _args(module: ModuleType, name: str, text: str, file: str) -> tuple[PyTree, ...] | None:
     args = getattr(module, f"{name}_args", None)
     if callable(args):
-        args = _guarded(args, f"{name}_args()", file)
+        args = _of_user(args, f"{name}_args()", file)
     if args is None or isinstance(args, tuple):
         return args
     raise UsageError(
@@ -255,6 +271,20 @@ def _args(module: ModuleType, name: str, text: str, file: str) -> tuple[PyTree, 
             f"an object of type {type(args).__name__}",
             "the tuple of the arguments, or a function that returns it",
             f"write {name}_args = (x,) for a single argument",
+        )
+    )
+
+
+def _reference(module: ModuleType, name: str, text: str) -> Function | None:
+    reference = getattr(module, f"{name}_reference", None)
+    if reference is None or callable(reference):
+        return reference
+    raise UsageError(
+        Mistake(
+            f"{name}_reference of {text}",
+            f"an object of type {type(reference).__name__}",
+            "an unsharded function of the same arguments",
+            f"make it a function, or rename it if {name} has no reference",
         )
     )
 

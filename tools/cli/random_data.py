@@ -21,8 +21,8 @@ def fill(args: PyTree, seed: int) -> PyTree:
     Floats are standard normal, integers at most 8 in size, booleans fair coins.
 
     Raises:
-      UsageError: a shape has a dimension that is not a number, or an array does not fit into
-        memory.
+      UsageError: a shape has a dimension that is not a number, an array does not fit into memory,
+        or cannot have the sharding of its type.
     """
     require_numbers(args)
     rng = np.random.default_rng(seed)
@@ -34,7 +34,12 @@ def fill(args: PyTree, seed: int) -> PyTree:
             values = _array(leaf, rng)
         except (MemoryError, ValueError) as error:
             raise UsageError(_too_large(path, leaf, error)) from error
-        return values if leaf.sharding is None else jax.device_put(values, leaf.sharding)
+        if leaf.sharding is None:
+            return values
+        try:
+            return jax.device_put(values, leaf.sharding)
+        except ValueError as error:
+            raise UsageError(_unplaceable(path, leaf, error)) from error
 
     found = [filled(f"args{keystr(path)}", leaf) for path, leaf in tree_leaves_with_path(args)]
     return jax.tree.unflatten(jax.tree.structure(args), found)
@@ -90,4 +95,13 @@ def _too_large(where: str, type_: jax.ShapeDtypeStruct, error: Exception) -> Mis
         f"{_shown(type_)}, which cannot be made: {error}",
         "a type whose random data fits into memory",
         "write smaller sizes",
+    )
+
+
+def _unplaceable(where: str, type_: jax.ShapeDtypeStruct, error: Exception) -> Mistake:
+    return Mistake(
+        where,
+        f"{_shown(type_)}, which cannot be placed: {error}",
+        "a sharding that divides the array, on devices that are here",
+        "write a shape that can be split so, or another sharding",
     )

@@ -103,7 +103,9 @@ def _execute_any(options: argparse.Namespace, work: program.AnyProgram, args: Py
     what = f"tracing {describe(fun)}"
     who = f"{'pmap' if isinstance(fun, Pmapped) else 'jit'} of {describe(fun)}"
     lowered, lowering_s = _timed(
-        lambda: work.function.guarded(lambda: lower_jitted(jitted, args, who), what)
+        lambda: work.function.traced(
+            lambda: lower_jitted(jitted, args, who), lambda: jitted.eval_shape(*args), what
+        )
     )
     compiled, compiling_s = _timed(lowered.compile)
     results, running_s = _run(jitted, args, donates=bool(compiled.donate_argnums))

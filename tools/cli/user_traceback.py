@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import site
 import sysconfig
 import traceback
 from pathlib import Path
 
 
 def user_traceback(error: BaseException, file: str) -> str | None:
-    """What Python prints of `error`, from the first frame in `file` on, user code only.
+    """What Python prints of `error`, from the first frame of the user's on, user code only.
 
-    None if no frame is in `file`: then the error is not the user's.
+    None if no frame is in `file`, or in another file of the user's, such as a module that it
+    imports: then the error is not the user's.
     """
     whole = traceback.TracebackException.from_exception(error, compact=True)
-    in_file = [i for i, frame in enumerate(whole.stack) if _same(frame.filename, file)]
-    if not in_file and not _is_syntax_of(error, file):
-        return None
     places = _places_of_others()
-    kept = whole.stack[in_file[0] :] if in_file else []
-    whole.stack = traceback.StackSummary.from_list(
-        [f for f in kept if _same(f.filename, file) or not f.filename.startswith(places)]
-    )
+
+    def is_own(name: str) -> bool:
+        return _same(name, file) or not name.startswith(places)
+
+    own = [frame for frame in whole.stack if is_own(frame.filename)]
+    # Code that is made from text, as by dataclasses, may be of others, too.
+    while own and own[0].filename.startswith("<"):
+        del own[0]
+    if not own and not _is_syntax_of(error, file):
+        return None
+    whole.stack = traceback.StackSummary.from_list(own)
     # The chain would bring back frames of JAX, which attaches errors of its own.
     whole.__cause__ = whole.__context__ = None
     return "".join(whole.format()).rstrip()
@@ -40,7 +46,8 @@ def _same(one: str, other: str) -> bool:
 def _places_of_others() -> tuple[str, ...]:
     places = ["<frozen"]
     places += [sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")]
-    for package in ("jax", "shmap_compiler", "shmap_passes", "shmap_tools"):
+    places += [*site.getsitepackages(), site.getusersitepackages()]
+    for package in ("jax", "jaxlib", "shmap_compiler", "shmap_passes", "shmap_tools"):
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
             places.append(str(Path(spec.origin).parent) + os.sep)
