@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -139,7 +140,7 @@ def load(text: str, *, any_function: bool = False) -> UserFunction:
     folder = os.path.dirname(os.path.abspath(place)) if is_file else os.getcwd()
     imports.enter(folder)
     module = importer(place, text, needed)
-    file = module.__file__ or place
+    file = getattr(module, "__file__", None) or place
     mapped = _lookup(module, name, text, any_function)
     return UserFunction(
         text=text,
@@ -197,28 +198,64 @@ def _import_file(path: str, text: str, needed: str) -> ModuleType:
     given, sys.argv = sys.argv, [path]  # it may read arguments of its own
     try:
         _guarded(lambda: loader.exec_module(module), f"importing {path}", path)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
+        if _is_relative_import(error.__cause__):
+            raise _mistake(text, *_file_of_package(path, text), needed) from error
         raise
     finally:
         sys.argv = given
     return module
 
 
+def _is_relative_import(error: BaseException | None) -> bool:
+    """Whether a file imports relative to a package, which it has only when named as a module."""
+    return isinstance(error, ImportError) and "no known parent package" in str(error)
+
+
+def _file_of_package(path: str, text: str) -> tuple[str, str]:
+    """What is found, and what to do, of a file that imports relative to its package."""
+    file = Path(path).absolute()
+    above = file.parent
+    while (above / "__init__.py").exists():
+        above = above.parent
+    if above == file.parent and file.is_relative_to(Path.cwd()):
+        above = Path.cwd()  # of a package without such files
+    module = ".".join(file.relative_to(above).with_suffix("").parts)
+    there = "" if above == Path.cwd() else f", in the folder {above}"
+    fix = f"write {module}:{text.rpartition(':')[2]}{there}"
+    return f"{path} imports relative to its package, which a file has not", fix
+
+
 def _import_module(name: str, text: str, needed: str) -> ModuleType:
+    what = f"importing {name}"
+    spec = None
+    if name and not name.startswith("."):
+        spec = _of_user(lambda: _find_module(name), what, "")  # imports its packages
+    if spec is not None and spec.origin is not None:
+        return _of_user(lambda: importlib.import_module(name), what, spec.origin)
+    found, fix = f"no module named {name!r}", "check the name"
+    if text.endswith(".mlir"):
+        found, fix = "a module of MLIR", "shmap simulate, compile and explain take modules"
+    elif not name:
+        fix = "write the file before the colon"
+    elif os.path.exists(f"{name}.py"):
+        fix = f"write {name}.py"
+    elif name.startswith("."):
+        fix = "write the whole name, from the outermost package on"
+    elif spec is not None:
+        found, fix = f"{name} is a folder without __init__.py", "name a module in it"
+    raise _mistake(text, found, fix, needed)
+
+
+def _find_module(name: str) -> ModuleSpec | None:
+    """What Python finds by a name; None if there is no such module, or no such package of it."""
     try:
-        spec = importlib.util.find_spec(name)
-    except (ModuleNotFoundError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None:
-        fix = "check the name" if name else "write the file before the colon"
-        if os.path.exists(f"{name}.py"):
-            fix = f"write {name}.py"
-        if text.endswith(".mlir"):
-            fix = "shmap simulate, compile and explain take modules"
-            raise _mistake(text, "a module of MLIR", fix, needed)
-        raise _mistake(text, f"no module named {name!r}", fix, needed)
-    return _guarded(lambda: importlib.import_module(name), f"importing {name}", spec.origin)
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if f"{name}.".startswith(f"{error.name}."):
+            return None
+        raise  # another module, which a package of it imports
 
 
 # ------------------------------------------------------------------------------------- looking

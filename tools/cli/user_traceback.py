@@ -26,17 +26,14 @@ def user_traceback(error: BaseException, file: str) -> str | None:
     # Code that is made from text, as by dataclasses, may be of others, too.
     while own and own[0].filename.startswith("<"):
         del own[0]
-    if not own and not _is_syntax_of(error, file):
+    # Python does not give the name of a file with null bytes.
+    is_syntax = isinstance(error, SyntaxError) and is_own(error.filename or file)
+    if not own and not is_syntax:
         return None
     whole.stack = traceback.StackSummary.from_list(own)
     # The chain would bring back frames of JAX, which attaches errors of its own.
     whole.__cause__ = whole.__context__ = None
     return "".join(whole.format()).rstrip()
-
-
-def _is_syntax_of(error: BaseException, file: str) -> bool:
-    """Whether Python cannot read the file; of one with null bytes it does not give the name."""
-    return isinstance(error, SyntaxError) and _same(error.filename or file, file)
 
 
 def _same(one: str, other: str) -> bool:
