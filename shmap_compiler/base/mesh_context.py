@@ -29,7 +29,7 @@ from shmap_compiler.base.jax_compat import (
     with_axis_types_of,
     without_manual_axes,
 )
-from shmap_compiler.base.meshes import ManualRegion, more_cpu_devices
+from shmap_compiler.base.meshes import ManualRegion, more_cpu_devices, too_many_devices
 from shmap_compiler.base.untyped import AnyValue, Leaf, Unchecked
 
 
@@ -165,6 +165,7 @@ def _problems(mesh: AnyMesh, axis_names: frozenset[str]) -> Iterator[Problem]:
             "make one with jax.make_mesh((4, 2), ('i', 'j'))",
         )
         return
+    yield from too_many_devices(mesh)
     if "" in mesh.axis_names:
         yield Problem(
             "mesh",

@@ -55,6 +55,21 @@ def no_devices(mesh: AbstractMesh) -> Problem:
     )
 
 
+def too_many_devices(mesh: AnyMesh) -> list[Problem]:
+    """The problem of a mesh of more devices than XLA can count, if it is one."""
+    most = 2**31 - 1
+    if mesh.size <= most:
+        return []
+    return [
+        Problem(
+            "mesh",
+            f"{specs.show_mesh(mesh)} of {mesh.size} devices",
+            f"at most {most} devices, which XLA counts in 32 bits",
+            "make an axis smaller",
+        )
+    ]
+
+
 def more_cpu_devices(count: int) -> str:
     """The end of a fix: how to get `count` devices, if this process has fewer and only CPUs."""
     here = jax.devices()

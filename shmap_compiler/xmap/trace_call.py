@@ -19,6 +19,7 @@ from shmap_compiler.base.jax_compat import (
     mesh_in_scope,
     with_manual_axes,
 )
+from shmap_compiler.base.meshes import too_many_devices
 from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, Leaf, PyTree, TreeDef
 from shmap_compiler.base.values import type_of
 from shmap_compiler.graph.callbacks import is_callback
@@ -101,6 +102,8 @@ def trace_call(function: NamedFunction, args: tuple[PyTree, ...]) -> NamedCall:
     if shadowed:
         raise spec_error(who, shadowed)
     found = find_mesh(function.mesh)
+    if found is not None and (wrong := too_many_devices(found)):
+        raise spec_error(who, wrong)
     if outer and function.axis_resources and is_another_mesh(found, _mesh_around.get()):
         raise spec_error(who, [mesh_changes(found)])
     placements = place_axes(who, sizes, function.axis_resources, found, tuple(outer))

@@ -486,6 +486,26 @@ NO_DEVICES = (
 )
 
 
+@pytest.mark.parametrize("call", ["jit", "lower"])
+def test_mesh_too_many_devices(refused, call):
+    problem = (
+        "mesh",
+        "mesh(i=65536, j=32768) of 2147483648 devices",
+        "at most 2147483647 devices, which XLA counts in 32 bits",
+        "make an axis smaller",
+    )
+
+    def traced(j):
+        mesh = AbstractMesh((2**16, j), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
+        function = mapped(identity, P("j"), P("j"), mesh)
+        trace = {"jit": jax.jit(function).eval_shape, "lower": function.trace}[call]
+        return trace(jax.ShapeDtypeStruct((j,), jnp.float32))
+
+    traced(2**15 - 1)
+    with refused(SpecError, identity, problem):
+        traced(2**15)
+
+
 @pytest.mark.parametrize("call", ["direct", "jit", "lower"])
 def test_mesh_axis_unnamed(refused, call):
     mesh = jax.make_mesh((4, 2), ("", "j"), axis_types=(AxisType.Auto,) * 2)
