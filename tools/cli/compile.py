@@ -50,7 +50,7 @@ arguments of the function; docs/targets.md names those of which it takes the arr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    shared_options.add_arguments(parser)
+    shared_options.add_arguments(parser, any_function=True, modules=True)
     parser.add_argument(
         "--target", dest="compile_for", metavar="TARGET", required=True, help="what to compile for"
     )

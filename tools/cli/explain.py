@@ -47,7 +47,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    shared_options.add_arguments(parser)
+    shared_options.add_arguments(parser, any_function=True, modules=True)
     parser.add_argument(
         "--target",
         dest="explain_for",

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --overlap=report: print, instead of the program, what would be chosen for this "
         "target, such as tpu:v5e:2x4",
     )
-    parser.add_argument("-o", metavar="FILE", dest="output", help="write to FILE instead of stdout")
+    shared_options.add_output(parser, "FILE", "what is printed")
     parser.add_argument(
         "--warn",
         action="store_true",

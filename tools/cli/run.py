@@ -45,7 +45,7 @@ _RUNS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    shared_options.add_arguments(parser)
+    shared_options.add_arguments(parser, any_function=True)
     parser.add_argument(
         "--seed",
         metavar="N",

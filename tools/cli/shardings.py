@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=48,
         help="compile at most N choices (default: %(default)s)",
     )
-    parser.add_argument("-o", dest="output", metavar="FILE.py", help="write the source here")
+    shared_options.add_output(parser, "FILE.py", "the source")
     parser.add_argument(
         "--devices",
         metavar="N",

@@ -10,12 +10,21 @@ from . import virtual_devices
 from .virtual_devices import DEFAULT_COUNT as DEFAULT_DEVICES
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that all commands on programs share."""
+def add_arguments(
+    parser: argparse.ArgumentParser, *, any_function: bool = False, modules: bool = False
+) -> None:
+    """The arguments that all commands on programs share.
+
+    Args:
+      any_function: the command takes functions that are not mapped, too.
+      modules: it takes modules in files, too.
+    """
+    what = "a shard_mapped, xmapped or pmapped function"
     parser.add_argument(
         "target",
         metavar="FILE.py:NAME",
-        help="a shard_mapped, xmapped or pmapped function in a file; package.module:NAME works too",
+        help=f"{what}{', or any that JAX can trace,' if any_function else ''} in a file; "
+        f"package.module:NAME works too{', and a module, FILE.mlir' if modules else ''}",
     )
     parser.add_argument(
         "--mesh",
@@ -60,6 +69,21 @@ def add_compiler_options(parser: argparse.ArgumentParser) -> None:
         dest="compiler_options",
         help="an option of XLA or of the target's compiler, e.g. "
         "xla_tpu_enable_async_all_to_all=true; can be given several times",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
+    """The argument that names a file of text to write; None is standard output.
+
+    Args:
+      text: what is written there, for the help.
+    """
+    parser.add_argument(
+        "-o",
+        dest="output",
+        metavar=metavar,
+        type=lambda path: None if path == "-" else path,
+        help=f"write {text} to {metavar}; '-' is standard output, the default",
     )
 
 

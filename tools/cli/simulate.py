@@ -40,7 +40,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    shared_options.add_arguments(parser)
+    shared_options.add_arguments(parser, modules=True)
     parser.add_argument(
         "--stage",
         metavar="PASS",

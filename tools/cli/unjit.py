@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.py:NAME",
         help="a jitted function in a file; package.module:NAME works too",
     )
-    parser.add_argument("-o", dest="output", metavar="FILE.py", help="write the source here")
+    shared_options.add_output(parser, "FILE.py", "the source")
     parser.add_argument(
         "--diff", metavar="FILE.py:NAME", help="print the difference to another program's source"
     )
