@@ -19,7 +19,7 @@ import shlex
 import typing
 from collections.abc import Iterable
 from functools import cache
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects.builtin import ModuleOp
@@ -51,6 +51,10 @@ def reference(code: str) -> str:
     return f"[{code}: docs/errors.md#{code.lower()}]"
 
 
+Count = Annotated[int, "of at least 0"]
+"""The type of an option that is a number of at least 0."""
+
+
 class PipelineError(ValueError):
     """A pipeline names a pass or an option that does not exist, or a value it does not take."""
 
@@ -79,6 +83,12 @@ class Pass:
             if found not in values:
                 raise PipelineError(
                     f"{self.name}: option {option}={found} is not one of {', '.join(values)}"
+                )
+        for option in _counts(type(self)):
+            if given[option] < 0:
+                raise PipelineError(
+                    f"{self.name}: option {option}={given[option]} is not a whole number of at "
+                    "least 0"
                 )
 
     def run(self, module: ModuleOp) -> bool | None:
@@ -159,6 +169,12 @@ def _choices(cls: type[Pass]) -> dict[str, tuple[str, ...]]:
         for option, hint in option_types(cls).items()
         if typing.get_origin(hint) is Literal
     }
+
+
+@cache
+def _counts(cls: type[Pass]) -> tuple[str, ...]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return tuple(field.name for field in option_fields(cls) if hints[field.name] == Count)
 
 
 def option_text(value: object) -> str:

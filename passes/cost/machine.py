@@ -52,7 +52,7 @@ class Machine:
             network = _NETWORKS[kind](**{k: _value(k, v) for k, v in fields.items()})
             places = tuple(map(tuple, contents["places"]))
             return Machine(chip, network, places, contents["compiler_options"])
-        except (KeyError, TypeError, StopIteration) as error:
+        except (ValueError, KeyError, TypeError, StopIteration) as error:
             raise ValueError(f"no description of a machine: {text!r}") from error
 
 

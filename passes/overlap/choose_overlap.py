@@ -66,7 +66,11 @@ class ChooseOverlap(Pass):
             try:
                 Machine.parse(self.machine)
             except ValueError as error:
-                raise PipelineError(f"{self.name}: option machine: {error}") from None
+                needed = "the JSON that shmap_passes.cost.machine.Machine writes as its text"
+                fix = "`shmap compile --target tpu:v5e:2x4 --overlap=auto` chooses for a target"
+                raise PipelineError(
+                    f"{self.name}: option machine: {error}; needed: {needed}; {fix}"
+                ) from None
 
     @cached_property
     def _machine(self) -> Machine | None:

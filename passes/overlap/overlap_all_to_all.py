@@ -30,6 +30,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..base import Count
 from ..ir.body_form import BodyForm
 from ..ir.types import Value
 from .find.cuts import Cut
@@ -52,7 +53,7 @@ class OverlapAllToAll(RewritingPass[Exchange]):
     op_name = ALL_TO_ALL
 
     form: Literal["chosen", "chunks"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     empty: Empty = "zeros"
     barriers: bool = False
 

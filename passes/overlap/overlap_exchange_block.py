@@ -38,6 +38,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..base import Count
 from ..ir.body_form import BodyForm
 from .find.exchange_blocks import ExchangeBlock, exchange_blocks_of
 from .find.exchanges import ALL_TO_ALL
@@ -57,7 +58,7 @@ class OverlapExchangeBlock(RewritingPass[ExchangeBlock]):
     op_name = ALL_TO_ALL
 
     form: Literal["chosen", "summed-chunks"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     empty: Empty = "zeros"
     barriers: bool = True
     ordered: bool = False

@@ -30,6 +30,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..base import Count
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
 from .choose.gather_sites import columns_of
@@ -51,7 +52,7 @@ class OverlapGatherContraction(RewritingPass[Gather]):
     op_name = ALL_GATHER
 
     form: Literal["chosen", "columns"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     empty: Empty = "zeros"
     barriers: bool = False
 

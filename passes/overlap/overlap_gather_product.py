@@ -45,6 +45,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..base import Count
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
 from .find.gathers import Gather, gathers
@@ -66,7 +67,7 @@ class OverlapGatherProduct(RewritingPass[Gather]):
     op_name = ALL_GATHER
 
     form: Literal["chosen", "ring", "rows"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     empty: Empty = "zeros"
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[Gather]:

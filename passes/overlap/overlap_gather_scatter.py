@@ -38,6 +38,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..base import Count
 from ..ir import build
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
@@ -61,7 +62,7 @@ class OverlapGatherScatter(RewritingPass[ScatteredBlock]):
     op_name = ALL_GATHER
 
     form: Literal["chosen", "stages"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     empty: Empty = "zeros"
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[ScatteredBlock]:

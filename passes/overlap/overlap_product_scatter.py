@@ -47,6 +47,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..base import Count
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import REDUCE_SCATTER
 from .find.scatters import ScatteredProducts, scattered_products
@@ -68,7 +69,7 @@ class OverlapProductScatter(OrderingPass[ScatteredProducts]):
     op_name = REDUCE_SCATTER
 
     form: Literal["chosen", "partial-sums", "columns"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     empty: Empty = "zeros"
     wide: bool = False
     ordered: bool = False

@@ -35,6 +35,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..base import Count
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_REDUCE
 from .find.scatters import SummedProducts, summed_products
@@ -56,7 +57,7 @@ class OverlapProductSum(OrderingPass[SummedProducts]):
     op_name = ALL_REDUCE
 
     form: Literal["chosen", "columns"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     empty: Empty = "zeros"
     ordered: bool = False
 

@@ -56,6 +56,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..base import Count
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
 from .find.row_block import RowBlock
@@ -78,7 +79,7 @@ class OverlapRowBlock(RewritingPass[RowBlock]):
     op_name = ALL_GATHER
 
     form: Literal["chosen", "row-chunks", "row-stages"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     empty: Empty = "zeros"
 
     def sites(self, ops: Sequence[ir.Operation], body: BodyForm) -> Iterator[RowBlock]:

@@ -47,6 +47,7 @@ from typing import Literal
 
 from jaxlib.mlir import ir
 
+from ..base import Count
 from ..ir.body_form import BodyForm
 from ..ir.collective_ops import ALL_GATHER
 from .find.row_block import RowBlock
@@ -68,7 +69,7 @@ class OverlapSequenceBlock(RewritingPass[RowBlock]):
     op_name = ALL_GATHER
 
     form: Literal["chosen", "sequences", "sequence-sums"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     empty: Empty = "zeros"
     ordered: bool = False
 

@@ -41,6 +41,7 @@ from typing import Literal
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
+from ..base import Count
 from ..ir.body_form import BodyForm
 from ..ir.ops import terminator
 from ..ir.types import Value
@@ -68,7 +69,7 @@ class UnrollGatheringLoops(RewritingPass[GatheringLoop]):
     op_name = WHILE
 
     form: Literal["chosen", "unroll"] = "chosen"
-    parts: int = 0
+    parts: Count = 0
     barriers: bool = False
     empty: Empty = "zeros"
 

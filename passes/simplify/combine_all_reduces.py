@@ -35,7 +35,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 from jaxlib.mlir.dialects.builtin import ModuleOp
 
-from ..base import Pass
+from ..base import Count, Pass
 from ..ir.body_form import read_body_form
 from ..ir.collective_ops import (
     ALL_REDUCE,
@@ -76,7 +76,7 @@ class CombineAllReduces(Pass):
     keeps_bits = True
     needs_body_form = True
 
-    limit: int = 1024
+    limit: Count = 1024
 
     def run(self, module: ModuleOp) -> bool:
         small = [op for op in collectives_of(module) if _end(op, self.limit).kind is not None]
