@@ -68,13 +68,11 @@ def test_the_source_computes_the_same_with_the_same_collectives(name, tmp_path):
     validation = made.validate()
     assert validation.holds
     assert validation.simulation is not None, validation.not_simulated
-    given = made.given(program.args)
-    body = made._mapped.lower(*given).as_text("body")
-    assert collective_ops(body) == collective_ops(made.as_text())
-    source = jax.jit(made._mapped).lower(*given).compile()  # as `unjit` compiled it to compare
+    lowered = made._mapped.lower(*made.given(program.args))
+    assert collective_ops(lowered.as_text("body")) == collective_ops(made.as_text())
     counts = [
-        Counter({c.kind: c.count for c in collectives(each.as_text())})
-        for each in (source, made.compiled)
+        Counter({c.kind: c.count for c in collectives(hlo)})
+        for hlo in (lowered.compile().as_text(), made.compiled.as_text())
     ]
     if not program.more:
         assert counts[0] == counts[1]
