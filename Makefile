@@ -3,7 +3,7 @@
 #     make demo        a matrix product before and after the passes, then a model on real data
 #     make test        style, types, and all tests but long random ones and those for TPUs
 #     make lint        style and types only
-#     make test-random 1,000 random programs, 500 of library calls, and 50 each that are eager,
+#     make test-random 1,000 random programs, 250 of library calls, and 50 each that are eager,
 #                      overlapped, unjitted or of named axes: the same every time, others with SEED=7
 #     make slow        the CPU time of each test; fails if one over 5 s is not marked slow
 #     make test-long   all tests, with tens of thousands of new random programs
@@ -49,7 +49,7 @@ RANDOM_TESTS := test/end_to_end/test_property.py test/end_to_end/test_library_pr
   test/unjit/test_random_unjitted.py test/xmap/test_random_named.py
 
 test-random: $(VENV)/.with-test
-	SHMAP_PROPERTY_EXAMPLES=1000 SHMAP_LIBRARY_EXAMPLES=500 SHMAP_EAGER_EXAMPLES=50 \
+	SHMAP_PROPERTY_EXAMPLES=1000 SHMAP_LIBRARY_EXAMPLES=250 SHMAP_EAGER_EXAMPLES=50 \
 	  SHMAP_OVERLAP_EXAMPLES=50 SHMAP_UNJIT_EXAMPLES=50 SHMAP_NAMED_EXAMPLES=50 \
 	  SHMAP_PROPERTY_SEED=$(SEED) \
 	  $(BIN)/python -m pytest -n auto --dist worksteal $(RANDOM_TESTS)

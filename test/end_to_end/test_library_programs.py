@@ -5,7 +5,7 @@ Some are called directly, outside of `jax.jit`.
 Those with `jax.checkpoint` in or around the body take no more memory than with `jax.shard_map`, and
 compute no more again.
 
-A short run is part of `make test`, and one of 500 programs is `make test-random`; both take the
+A short run is part of `make test`, and one of 250 programs is `make test-random`; both take the
 same programs every time. A long run takes new programs, as many as it is told:
 
     SHMAP_LIBRARY_EXAMPLES=20000 pytest -n auto test/end_to_end/test_library_programs.py

@@ -308,6 +308,7 @@ def position_of_each_device(mesh):
     return {s.device.id: int(s.data[0]) for s in function().addressable_shards}
 
 
+@pytest.mark.usefixtures("equal_programs_compile_once")
 @pytest.mark.parametrize("ids", [[0, 1, 2, 3], [5, 2, 7, 0], [3, 2, 1, 0]], ids=str)
 @pytest.mark.parametrize("shape", [{"i": 4}, {"i": 2, "j": 2}, {"j": 1, "i": 4}], ids=str)
 def test_mesh_over_some_of_the_devices_in_any_order(ids, shape):
