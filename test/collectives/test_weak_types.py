@@ -34,9 +34,9 @@ def test_a_reduction_of_a_number_times_an_array(reduction, how, check_vma):
     def scaled(x):
         return x * reduction(jnp.where(lax.axis_index("i") == 3, 1.0, 0.5) * 2.0, "i")
 
-    ours, theirs = (mapped(scaled, each, check_vma=check_vma) for each in (shard_map, jax.shard_map))
-    found = CALLS[how](ours)
-    expected = jax.jit(lambda: CALLS[how](theirs))()
+    by_jax = mapped(scaled, jax.shard_map, check_vma=check_vma)
+    found = CALLS[how](mapped(scaled, check_vma=check_vma))
+    expected = jax.jit(lambda: CALLS[how](by_jax))()
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
 
