@@ -112,7 +112,7 @@ def _differ(
 ) -> bool:
     """Whether gradients differ by more than half of their digits, and by more than rounding.
 
-    Where what is expected is no finite number, nothing is compared.
+    Infinite and undefined gradients of the jitted function are not compared.
 
     Args:
       theirs: computes what is expected.

@@ -169,7 +169,7 @@ def test_arguments_of_zeros_do_not_hide_rules():
     assert unjitted(straight_through, jnp.zeros((8, 16)), jnp.zeros((16, 16))).hidden_rules
 
 
-def test_gradients_that_the_source_has_not_are_reported():
+def test_a_source_without_gradients_is_reported():
     made = unjitted(lambda x: until_small(x) * 2, X)
     assert "# Its gradients cannot be computed (ValueError: Reverse-mode" in made.as_python()
     assert made.hidden_rules[0].endswith(": jax.custom_vjp")

@@ -224,7 +224,7 @@ def _file_of_package(path: str, text: str) -> tuple[str, str]:
     module = ".".join(file.relative_to(above).with_suffix("").parts)
     there = "" if above == Path.cwd() else f", in the folder {above}"
     fix = f"write {module}:{text.rpartition(':')[2]}{there}"
-    return f"{path} imports relative to its package, which a file has not", fix
+    return f"{path} imports relative to its package, and a file has none", fix
 
 
 def _import_module(name: str, text: str, needed: str) -> ModuleType:
@@ -249,7 +249,7 @@ def _import_module(name: str, text: str, needed: str) -> ModuleType:
 
 
 def _find_module(name: str) -> ModuleSpec | None:
-    """What Python finds by a name; None if there is no such module, or no such package of it."""
+    """What Python finds by a name; None if there is no such module, or no package that it names."""
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as error:

@@ -173,7 +173,10 @@ def imports_undone(monkeypatch):
 
 
 @pytest.mark.usefixtures("imports_undone")
-def test_each_program_imports_what_is_beside_it(tmp_path):
+@pytest.mark.parametrize("on_path", [False, True], ids=["", "on_path"])
+def test_each_program_imports_what_is_beside_it(tmp_path, monkeypatch, on_path):
+    if on_path:  # as with PYTHONPATH
+        monkeypatch.syspath_prepend(tmp_path / "one")
     text = """
 import os, sys
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "{name}-vendored"))
