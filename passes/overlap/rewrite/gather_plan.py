@@ -161,10 +161,11 @@ class _Readers:
 
     def add(self, value: Value) -> None:
         """Adds those that read a value of the plan."""
-        found = {_in_block(user, self._block) for user in users_of(value)} - self._known
-        self._known |= found
-        for op in found:
-            heapq.heappush(self._pending, Position(op))
+        for use in reversed([*value.uses]):  # the last one is given first
+            op = _in_block(use.owner.operation, self._block)
+            if op not in self._known:
+                self._known.add(op)
+                heapq.heappush(self._pending, Position(op))
 
     def can_precede(self, needed: ir.Operation) -> bool:
         """Whether all that are not after an operation can be parts of the plan."""
