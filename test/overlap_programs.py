@@ -100,6 +100,14 @@ def contracted(x, w):
     return x @ g, jax.nn.relu(x @ g), x @ g @ g.T, jnp.einsum("kf,mk->fm", gather(w * 2), x)
 
 
+def gated(x, w, y, u):
+    """Products that only what is computed from gathered ones reads."""
+    return (
+        jax.nn.silu(gather(x) @ u) * (y @ u),
+        jax.nn.gelu(x @ gather(w)) * (x @ u) + jnp.sin(x @ u),
+    )
+
+
 def scattered(x, w, batch):
     return (
         scatter(x @ w),
@@ -311,6 +319,13 @@ PROGRAMS = {
         (P("i"), P("i")),
         (P("i"), P("i"), P("i"), P(None, "i")),
         (normal(0, 64, 24), normal(1, 24, 16)),
+    ),
+    "gated": (
+        gated,
+        LINE,
+        (P("i"), P("i"), P(), P()),
+        (P(), P("i")),
+        (normal(0, 64, 24), normal(1, 24, 16), normal(2, 64, 24), normal(3, 24, 16)),
     ),
     "scattered": (
         scattered,

@@ -58,15 +58,15 @@ def sharing() -> Generator[None]:
 def shared(
     name: str,
     ops: Sequence[ir.Operation],
-    outs: Sequence[Value],
+    places: Sequence[Value],
     form: Form,
     build: Callable[[], Sequence[Value]],
 ) -> list[Value]:
     """What a site becomes, by a call of a function that equal sites inside `sharing` call, too.
 
     Args:
-      ops: all operations of the site, in order; their results have no other use than `outs`.
-      outs: what takes the place of these is returned.
+      ops: all operations of the site, in order; only results that are in `places` have other uses.
+      places: the values in whose places what is built comes.
       form: of the site. If it is not shared, `build` builds it where it is.
       build: builds it of values that `ops` use; what they are constants or broadcasts of may be
         used as well.
@@ -75,7 +75,7 @@ def shared(
         return list(build())
     known = _known.get()
     site = _Site()
-    key = (name, form, *map(site.operation, ops), *(site.values[out] for out in outs))
+    key = (name, form, *map(site.operation, ops), *(site.values[each] for each in places))
     function = _shared(known, key, site.values, lambda: define(name, build, ()))
     return call(function, function.captured)
 

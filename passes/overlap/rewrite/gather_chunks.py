@@ -10,7 +10,7 @@ from ..find.cuts import Cut, cut_through
 from ..find.gathers import Gather, GatheredOperand
 from ..form import Form
 from .gather_plan import Plan, cut_of_result, plan
-from .pieces import barrier, compute, empty, join, piece_type, take
+from .pieces import barrier, compute, empty, join, piece_type, put, take
 
 
 def gather_in_chunks(gather: Gather, dimension: int, form: Form) -> None:
@@ -52,6 +52,7 @@ def _values(found: Plan, gather: Gather, own: Cut, parts: int, form: Form) -> li
     block = gather.op.operands[0]
     gathered = _gather(gather.op, take(block, own, 0, size), found, size)
     pieces: list[list[Value]] = []
+    whole = found.replaced if form.in_place else None
     for part in range(parts):
         following: Value | None = None
         if part + 1 < parts:
@@ -59,12 +60,16 @@ def _values(found: Plan, gather: Gather, own: Cut, parts: int, form: Form) -> li
             if form.barriers:
                 chunk, gathered = barrier(chunk, gathered)
             following = _gather(gather.op, chunk, found, size)
-        outs = _computed(found, gathered, part, size)
+        outs = _computed(found, gathered, part, size, whole)
         if following is not None:
             if form.barriers:
                 *outs, following = barrier(*outs, following)
             gathered = following
+        if whole is not None:
+            whole = put(whole, outs[0], found.cuts[found.outs[0]], part * size, size)
         pieces.append(outs)
+    if whole is not None:
+        return [whole]
     return [
         join(
             each,
@@ -81,8 +86,18 @@ def _gather(gather: ir.Operation, chunk: Value, found: Plan, size: int) -> Value
     return build.like(gather, piece_type(result, found.cuts[result], size), [chunk])
 
 
-def _computed(found: Plan, gathered: Value, part: int, size: int) -> list[Value]:
+def _computed(
+    found: Plan, gathered: Value, part: int, size: int, whole: Value | None
+) -> list[Value]:
+    """The pieces of the plan's outs.
+
+    Args:
+      whole: what has the pieces before in the place of an array; None if no array is replaced.
+    """
+
     def take_piece(value: Value, cut: Cut) -> Value:
+        if whole is not None and found.is_replaced(value):
+            value = whole
         return take(value, cut, part * size, size)
 
     known = compute(found.ops, {found.gather.results[0]: gathered}, found.cuts, size, take_piece)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxlib.mlir import ir
 
@@ -14,6 +15,7 @@ from ...ir.types import Value
 from ..find.consumers import MOST_CONSUMERS, consumers, cut_of_consumer, users_of
 from ..find.cuts import Cut, cut_of_operand, cut_through
 from ..find.gathers import Gather, GatheredOperand
+from ..find.stored import is_fused
 from ..form import Form
 from .equal_sites import shared
 
@@ -35,6 +37,39 @@ class Plan:
     outs: tuple[Value, ...]
     before: ir.Operation
 
+    @cached_property
+    def replaced(self) -> Value | None:
+        """An array in whose place a plan with one result can put it; None if there is none.
+
+        Nothing else reads it, and a piece of the result is computed from the same piece of it. So
+        of `silu(x @ all_gather(w)) * y`, no other array is needed than that of `y`.
+        """
+        if len(self.outs) != 1:
+            return None
+        (out,) = self.outs
+        read = dict.fromkeys(operand for op in self.ops for operand in op.operands)
+        arrays = (value for value in read if value.type == out.type)
+        return next((value for value in arrays if self._can_replace(value)), None)
+
+    def is_replaced(self, value: Value) -> bool:
+        return self.replaced is not None and value == self.replaced
+
+    def _can_replace(self, value: Value) -> bool:
+        source = defining_op(value)
+        return (
+            source is not None
+            and source.block == self.gather.block
+            and value not in self.cuts
+            and not is_fused(source.name)
+            and all(
+                user in self.ops
+                and cut_of_operand(user, use.operand_number, self.cuts[user.results[0]])
+                == self.cuts[self.outs[0]]
+                for use in value.uses
+                for user in [use.owner.operation]
+            )
+        )
+
     def replace_by(self, name: str, form: Form, build: Callable[[], list[Value]]) -> None:
         """Replaces what others use, and erases what nothing uses any more.
 
@@ -43,7 +78,8 @@ class Plan:
           build: builds, in a form, what takes the place of `outs`.
         """
         ops = (self.gather, *self.ops)
-        values = shared(name, ops, self.outs, form, build)
+        places = self.outs if self.replaced is None else (*self.outs, self.replaced)
+        values = shared(name, ops, places, form, build)
         inside = {*ops}
         for old, new in zip(self.outs, values, strict=True):
             old.replace_all_uses_except(new, [*users_of(old) & inside])

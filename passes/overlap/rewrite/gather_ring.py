@@ -132,6 +132,8 @@ class _Steps:
 
     def buffers(self) -> list[Value]:
         """What the results are put in."""
+        if self.found.replaced is not None:
+            return [self.found.replaced]
         return [empty(out.type, self.form.empty) for out in self.found.outs]
 
     def halves(self) -> list[Value]:
@@ -207,6 +209,7 @@ def _put(found: Plan, wholes: Sequence[Value], piece: Value, where: Places) -> l
     """Computes with a piece of the gathered array, and puts the results in their places."""
 
     def take_piece(value: Value, cut: Cut) -> Value:
+        value = wholes[0] if found.is_replaced(value) else value
         parts = [take_at(value, cut.dimension, start, size) for start, size in where]
         return parts[0] if len(parts) == 1 else build.concatenate(parts, cut.dimension)
 

@@ -21,6 +21,31 @@ module @all_axes_are_manual {
     return %y : tensor<6x8xf32>
   }
 
+  // CHECK-LABEL: func.func private @in_the_place_of_a_product
+  func.func private @in_the_place_of_a_product(%x: tensor<6x16xf32>, %w: tensor<4x8xf32>, %v: tensor<16x8xf32>) -> tensor<6x8xf32> {
+    // CHECK: [[Y:%.*]] = stablehlo.dot_general %arg0, %arg2
+    // CHECK: stablehlo.slice [[Y]] [0:6, 0:4]
+    // CHECK: [[FIRST:%.*]] = stablehlo.dynamic_update_slice [[Y]],
+    // CHECK: stablehlo.slice [[FIRST]] [0:6, 4:8]
+    // CHECK: stablehlo.dynamic_update_slice [[FIRST]],
+    %g = "stablehlo.all_gather"(%w) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "columns", parts = 2 : i64, barriers = false}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %x, %v, contracting_dims = [1] x [0] : (tensor<6x16xf32>, tensor<16x8xf32>) -> tensor<6x8xf32>
+    %z = stablehlo.dot_general %x, %g, contracting_dims = [1] x [0] : (tensor<6x16xf32>, tensor<16x8xf32>) -> tensor<6x8xf32>
+    %h = stablehlo.multiply %z, %y : tensor<6x8xf32>
+    return %h : tensor<6x8xf32>
+  }
+
+  // CHECK-LABEL: func.func private @not_in_the_place_of_an_argument
+  func.func private @not_in_the_place_of_an_argument(%x: tensor<6x16xf32>, %w: tensor<4x8xf32>, %y: tensor<6x8xf32>) -> tensor<6x8xf32> {
+    // CHECK-NOT: stablehlo.dynamic_update_slice %arg2
+    // CHECK-COUNT-2: stablehlo.slice %arg2
+    // CHECK-NOT: stablehlo.dynamic_update_slice %arg2
+    %g = "stablehlo.all_gather"(%w) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "columns", parts = 2 : i64, barriers = false}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %z = stablehlo.dot_general %x, %g, contracting_dims = [1] x [0] : (tensor<6x16xf32>, tensor<16x8xf32>) -> tensor<6x8xf32>
+    %h = stablehlo.multiply %z, %y : tensor<6x8xf32>
+    return %h : tensor<6x8xf32>
+  }
+
   // CHECK-LABEL: func.func private @kept_apart_by_barriers
   func.func private @kept_apart_by_barriers(%x: tensor<6x16xf32>, %w: tensor<4x8xf32>) -> tensor<6x8xf32> {
     // CHECK: optimization_barrier

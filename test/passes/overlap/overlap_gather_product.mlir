@@ -48,6 +48,21 @@ module @all_axes_are_manual {
     return %z : tensor<16x6xf32>
   }
 
+  // CHECK-LABEL: func.func private @in_the_place_of_a_product
+  func.func private @in_the_place_of_a_product(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %v: tensor<16x8xf32>) -> tensor<16x6xf32> {
+    // CHECK: %[[Y:.*]] = stablehlo.dot_general %arg2, %arg1
+    // CHECK: stablehlo.dynamic_slice %[[Y]],
+    // CHECK: stablehlo.dynamic_update_slice %[[Y]],
+    // CHECK: func.func private @shmap_put
+    // CHECK: stablehlo.dynamic_slice %arg0,
+    // CHECK: stablehlo.dynamic_update_slice %arg0,
+    %g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "i">]>}> {shmap.overlap = {name = "ring"}} : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %y = stablehlo.dot_general %v, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %z = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<16x8xf32>, tensor<8x6xf32>) -> tensor<16x6xf32>
+    %h = stablehlo.multiply %z, %y : tensor<16x6xf32>
+    return %h : tensor<16x6xf32>
+  }
+
   // CHECK-LABEL: func.func private @the_order_of_the_ring_is_given
   func.func private @the_order_of_the_ring_is_given(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>) -> tensor<16x6xf32> {
     // CHECK: stablehlo.constant dense<[0, 1, 3, 2]> : tensor<4xi32>

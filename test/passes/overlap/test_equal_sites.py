@@ -116,9 +116,19 @@ def of_two_widths(x, w, scales):
     return x
 
 
+def with_factors(x, w, scales):
+    """The last of which something else reads as well."""
+    factors = []
+    for _ in scales:
+        factors.append(jnp.tile(x, (4, 1)) @ w)
+        h = jnp.tanh(lax.all_gather(x, "i", axis=0, tiled=True) @ w) * factors[-1]
+        x = jnp.sort(h)[: len(x)]
+    return x + jnp.sort(factors[-1])[: len(x)]
+
+
 @pytest.mark.parametrize(
     ("layers", "functions", "calls"),
-    [(read_once_more, 2, 3), (on_two_lines, 2, 6), (of_two_widths, 2, 4)],
+    [(read_once_more, 2, 3), (on_two_lines, 2, 6), (of_two_widths, 2, 4), (with_factors, 2, 3)],
 )
 def test_sites_that_differ_have_functions_of_their_own(layers, functions, calls):
     """By what others read, by the line of the program, and by their sizes."""

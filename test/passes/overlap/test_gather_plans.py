@@ -18,6 +18,7 @@ from shmap_passes.ir.collective_ops import ALL_GATHER
 from shmap_passes.ir.types import shape_of
 from shmap_passes.overlap.find.cuts import Cut
 from shmap_passes.overlap.find.gathers import gathers
+from shmap_passes.overlap.find.products import DOT
 from shmap_passes.overlap.rewrite import gather_plan
 from shmap_passes.overlap.rewrite.gather_chunks import is_cut_by
 from shmap_passes.overlap.rewrite.gather_plan import plan, plan_of_all
@@ -112,6 +113,49 @@ def cases(body):
                 yield plan(found, products, cut), (found, products, cut)
 
 
+def twice(x, w):
+    """A product as large as those of what is gathered."""
+    return jnp.concatenate([x, x]) @ w[1]
+
+
+def gated(x, w):
+    return jnp.tanh(gather(x) @ w[0]) * twice(x, w)
+
+
+def gated_and_added(x, w):
+    y = twice(x, w)
+    return jnp.tanh(gather(x) @ w[0]) * y + y
+
+
+def read_again(x, w):
+    y = twice(x, w)
+    return jnp.tanh(gather(x) @ w[0]) * y, y
+
+
+def multiplied_again(x, w):
+    y = twice(x, w)
+    return jnp.einsum("bmk,bkn->bmn", jnp.tanh(gather(x) @ w[0]) * y, y)
+
+
+def computed_element_by_element(x, w):
+    return jnp.tanh(gather(x) @ w[0]) * jnp.broadcast_to(jnp.sin(x[0]), (4, 4, 4))
+
+
+def of_another_type(x, w):
+    return jnp.tanh(gather(x) @ w[0]) * twice(x, w).astype(jnp.bfloat16)
+
+
+def of_several_results(x, w):
+    g = gather(x)
+    return jnp.sort(jnp.tanh(g @ w[0]) * twice(x, w)), jnp.sort(g @ w[1])
+
+
+def from_around(x, w):
+    y = twice(x, w)
+    is_positive = lax.psum(w.sum(), "i") > 0
+    return lax.cond(is_positive, lambda: jnp.tanh(gather(x) @ w[0]) * y, lambda: jnp.ones_like(y))
+
+
 def of_all_counts(found, products, cut):
     """The plan that is found by trying all."""
     tries = (
@@ -130,6 +174,28 @@ def of_all_counts(found, products, cut):
 def test_no_plan_has_more_products(body):
     for found, args in cases(body):
         assert found == of_all_counts(*args)
+
+
+@pytest.mark.parametrize("body", [gated, gated_and_added])
+def test_a_result_takes_the_place_of_an_array_that_only_it_reads(body):
+    for found, _ in cases(body):
+        assert ir.OpResult(found.replaced).owner.name == DOT
+        assert found.replaced not in found.cuts
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        read_again,
+        multiplied_again,
+        computed_element_by_element,
+        of_another_type,
+        of_several_results,
+        from_around,
+    ],
+)
+def test_no_array_is_replaced(body):
+    assert [found.replaced for found, _ in cases(body) if found] == [None] * 3
 
 
 @pytest.mark.parametrize("made", [read_by_others, added_up, chained])
