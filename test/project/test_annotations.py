@@ -44,6 +44,8 @@ def bare(tree):
 
     def visit(node, name, inside):
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                continue
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 types = [child.returns, *(a.annotation for a in parameters(child.args))]
                 if any(is_any(each) for each in types if each is not None):

@@ -6,6 +6,7 @@ the commands import late, because they start without JAX.
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -67,6 +68,11 @@ def modules(package):
         yield ".".join((package, *[p for p in parts if p != "__init__"])), path
 
 
+@functools.cache
+def imports_of(name, path):
+    return list(imports(ast.parse(path.read_text()), package_of(name, path)))
+
+
 def imports(tree, package, late=False):
     """The modules that a file imports: (name, name of what is taken from it, whether late).
 
@@ -74,13 +80,15 @@ def imports(tree, package, late=False):
       package: the package of the file, from which relative imports count.
     """
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):  # which has no statements in it
+            continue
         if isinstance(node, ast.Import):
             yield from ((alias.name, "", late) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
             module = ".".join([*start, *([node.module] if node.module else [])])
             yield from ((module, alias.name, late) for alias in node.names)
-        hides = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        hides = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         hides |= isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         yield from imports(node, package, late or hides)
 
@@ -106,8 +114,8 @@ def goes_up(name, module, outside, rooms, beside):
     return here in floors and there != "" and floors.get(there, beside) > floors[here]
 
 
-def violations(package, name, tree, path=Path("module.py")):
-    for module, taken, late in imports(tree, package_of(name, path)):
+def violations(package, name, imported):
+    for module, taken, late in imported:
         if module.split(".")[0] in ABOVE.get(package, ()):
             yield f"{name} imports {module}, a package above"
         if module.split(".")[0] != package:
@@ -121,13 +129,19 @@ def violations(package, name, tree, path=Path("module.py")):
             yield f"{name} imports {there}, which is above it"
 
 
+def violations_in(package, name, text):
+    """Those of a module with this text."""
+    imported = imports(ast.parse(text), package_of(name, Path("module.py")))
+    return list(violations(package, name, imported))
+
+
 def graph(package):
     """The modules of a package that each of them imports."""
     found = dict(modules(package))
     return {
         name: {
             f"{module}.{taken}" if f"{module}.{taken}" in found else module
-            for module, taken, _ in imports(ast.parse(path.read_text()), package_of(name, path))
+            for module, taken, _ in imports_of(name, path)
         }
         & found.keys()
         for name, path in found.items()
@@ -175,7 +189,7 @@ def test_imports_go_down(package):
     found = [
         violation
         for name, path in modules(package)
-        for violation in violations(package, name, ast.parse(path.read_text()), path)
+        for violation in violations(package, name, imports_of(name, path))
     ]
     assert not found, "\n".join(found)
 
@@ -209,7 +223,7 @@ def test_no_modules_import_each_other(package):
     ],
 )
 def test_of_this_test(name, text, found):
-    result = list(violations("shmap_compiler", f"shmap_compiler.{name}", ast.parse(text)))
+    result = violations_in("shmap_compiler", f"shmap_compiler.{name}", text)
     assert len(result) == (found is not None)
     assert found is None or found in result[0]
 
@@ -228,7 +242,7 @@ def test_of_this_test(name, text, found):
     ],
 )
 def test_rooms_inside_of_a_room(name, text, upward):
-    found = list(violations("shmap_passes", f"shmap_passes.overlap.{name}", ast.parse(text)))
+    found = violations_in("shmap_passes", f"shmap_passes.overlap.{name}", text)
     assert bool(found) == upward
 
 

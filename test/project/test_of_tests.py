@@ -101,10 +101,17 @@ def test_no_two_test_files_have_the_same_name():
     assert [str(path) for path in paths if names.count(path.name) > 1] == []
 
 
+def is_raises(node):
+    """Whether it is `pytest.raises`, or `raises` by itself."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "raises" and ast.unparse(node.value) == "pytest"
+    return isinstance(node, ast.Name) and node.id == "raises"
+
+
 @pytest.mark.parametrize("path", PYTHON_TESTS, ids=lambda path: path.name)
 def test_every_expected_exception_says_which_message(path):
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("pytest.raises", "raises"):
+        if isinstance(node, ast.Call) and is_raises(node.func):
             names = {keyword.arg for keyword in node.keywords}
             assert "match" in names, f"line {node.lineno}: pytest.raises without match="
 
@@ -132,9 +139,8 @@ HELPERS = {
 
 
 def names_in(node):
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} | {
-        each.arg for each in ast.walk(node) if isinstance(each, ast.arg)
-    }
+    nodes = [each for each in ast.walk(node) if isinstance(each, (ast.Name, ast.arg))]
+    return {each.id if isinstance(each, ast.Name) else each.arg for each in nodes}
 
 
 def reached(function, functions):
