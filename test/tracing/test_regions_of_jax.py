@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import run_together
 from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -51,7 +52,7 @@ def both(body):
 
 
 def assert_equal(ours, theirs, *args):
-    got, want = jax.jit(ours)(*args), jax.jit(theirs)(*args)
+    got, want = run_together((ours, theirs), *args)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)
 
 
