@@ -1101,13 +1101,13 @@ def total_of(block):
 MAPPED = shard_map(total_of, **LINES)
 PROGRAM, EXECUTABLE, GRADIENT = jax.jit(MAPPED), MAPPED.lower(X).compile(), jax.grad(loss(MAPPED))
 STEPS = {
-    "compiled": (lambda: call(PROGRAM, X), 200),
-    "executable": (lambda: call(EXECUTABLE, X), 200),
-    "eager": (lambda: call(MAPPED, X), 200),
-    "eager gradient": (lambda: call(GRADIENT, X), 200),
-    "compiled, built anew": (lambda: call(jax.jit(shard_map(total_of, **LINES)), X), 200),
-    "eager, built anew": (lambda: call(shard_map(total_of, **LINES), X), 200),
-    "lowered, built anew": (lambda: shard_map(total_of, **LINES).lower(X), 200),
+    "compiled": (lambda: call(PROGRAM, X), 100),
+    "executable": (lambda: call(EXECUTABLE, X), 100),
+    "eager": (lambda: call(MAPPED, X), 100),
+    "eager gradient": (lambda: call(GRADIENT, X), 100),
+    "compiled, built anew": (lambda: call(jax.jit(shard_map(total_of, **LINES)), X), 100),
+    "eager, built anew": (lambda: call(shard_map(total_of, **LINES), X), 100),
+    "lowered, built anew": (lambda: shard_map(total_of, **LINES).lower(X), 100),
     "traced, of a new function": (lambda: shard_map(counted()[0], **LINES).trace(X), 400),
 }
 
