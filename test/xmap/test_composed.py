@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import run_together
 from jax import lax
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
@@ -61,9 +62,9 @@ def test_transformations(place):
                 loop,
             )
 
-        return jax.jit(all_of_them)(X)
+        return all_of_them
 
-    assert_close(transformed(f), transformed(by_position))
+    assert_close(*run_together(map(transformed, (f, by_position)), X))
     if place != "on two mesh axes":
         assert_close(
             jax.grad(lambda x: f(x)[0].sum())(X), jax.grad(lambda x: by_position(x)[0].sum())(X)
@@ -107,10 +108,17 @@ def test_in_another_xmap(outer, inner):
         mean = x.mean((0, 1))
         return 2 * jnp.moveaxis(jnp.sin(x) * np.arange(4)[:, None] - mean + x.sum(0), 0, 1)
 
-    assert_close(f(x), want(x))
-    found = jax.jit(jax.grad(lambda x: jnp.sum(f(x) ** 2)))(x)
-    assert_close(found, jax.grad(lambda x: jnp.sum(want(x) ** 2))(x))
-    assert_close(jax.vmap(f)(x[None]), want(x)[None])
+    def gradient(f):
+        return jax.grad(lambda x: jnp.sum(f(x) ** 2))
+
+    def of_one(x):
+        return jax.vmap(f)(x[None])
+
+    programs = of_one, gradient(f), want, gradient(want)
+    mapped, slope, value, expected = run_together(programs, x)
+    assert_close(f(x), value)
+    assert_close(mapped, value[None])
+    assert_close(slope, expected)
 
 
 @pytest.mark.parametrize("outer", [(), "x", ("x", "y")], ids=str)
@@ -347,19 +355,25 @@ def test_equal_shapes_have_equal_samples():
 def test_weights_have_the_variance_of_jax(mode, distribution):
     """Both fans named, or one of them; the window of 7 counts for both."""
 
-    def variance(shape, *axes, out_axes):
-        init = named.random.variance_scaling(100, mode, distribution, *axes)
-        sizes = {"i": 80, "o": 50}
-        drawn = xmap(lambda: init(KEY, shape), (), out_axes, axis_sizes=sizes)()
-        return np.asarray(drawn).var()
+    def drawn(shape, *axes):
+        return named.random.variance_scaling(100, mode, distribution, *axes)(KEY, shape)
 
-    jaxs = jax.nn.initializers.variance_scaling(100, mode, distribution, 0, 1)
-    found = [
-        variance(named.NamedShape(7, i=80, o=50), "i", ("o",), out_axes=["i", "o", ...]),
-        variance(named.NamedShape(50, 7, i=80), "i", 0, out_axes=["i", ...]),
-        variance(named.NamedShape(80, 7, o=50), -2, "o", out_axes=[None, "o", ...]),
-    ]
-    np.testing.assert_allclose(found, [np.var(jaxs(KEY, (80, 50, 7)))] * 3, rtol=2e-2)
+    def weights():
+        return (
+            drawn(named.NamedShape(7, i=80, o=50), "i", ("o",)),
+            drawn(named.NamedShape(50, 7, i=80), "i", 0),
+            drawn(named.NamedShape(80, 7, o=50), -2, "o"),
+        )
+
+    def weights_of_jax():
+        init = jax.nn.initializers.variance_scaling(100, mode, distribution, 0, 1)
+        return init(KEY, (80, 50, 7))
+
+    out_axes = ["i", "o", ...], ["i", ...], [None, "o", ...]
+    ours = xmap(weights, (), out_axes, axis_sizes={"i": 80, "o": 50})
+    found, expected = run_together((ours, weights_of_jax))
+    variances = [np.var(each) for each in found]
+    np.testing.assert_allclose(variances, [np.var(expected)] * 3, rtol=2e-2)
 
 
 def test_initializers_that_do_not_exist():

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import run_together
 from jax import lax
 from jax.sharding import PartitionSpec as P
 from named_programs import SQUARE
@@ -272,8 +273,8 @@ def test_derivatives_outside_of_functions_that_cast(named, by_position, resource
         axis_resources=resources,
         mesh=SQUARE if resources else None,
     )
-    assert_close(f(W, X), by_position(W, X))
-    assert_close(jax.grad(f, (0, 1))(W, X), jax.grad(by_position, (0, 1))(W, X))
+    programs = [jax.value_and_grad(each, (0, 1)) for each in (f, by_position)]
+    assert_close(*run_together(programs, W, X))
 
 
 @jax.custom_vjp
@@ -296,10 +297,10 @@ def test_a_backward_rule_beside_a_derivative_inside(of_w, resources):
     f = mapped_onto(fun, (of_w, ["batch", ...]), ["batch", ...], resources)
     wanted = jax.vmap(fun, (None if of_w == [...] else 0, 0))
     for arguments in (0, 1):
-        assert_close(
-            jax.jit(jax.grad(lambda w, x: jnp.sin(f(w, x)).sum(), arguments))(w, X),
-            jax.grad(lambda w, x: jnp.sin(wanted(w, x)).sum(), arguments)(w, X),
-        )
+        gradients = [
+            jax.grad(lambda w, x, f=f: jnp.sin(f(w, x)).sum(), arguments) for f in (f, wanted)
+        ]
+        assert_close(*run_together(gradients, w, X))
 
 
 @jax.custom_vjp
@@ -326,10 +327,8 @@ def test_a_backward_rule_that_computes_with_a_gradient_does_at_each_position(res
     axes = ["batch", ...]
     f = mapped_onto(fun, ([...], axes), axes, resources)
     wanted = jax.vmap(fun, (None, 0))
-    found, by_position = (
-        jax.grad(lambda w, x, f=f: jnp.cos(f(w, x)).sum(), (0, 1))(W[:, 0], X) for f in (f, wanted)
-    )
-    assert_close(found, by_position)
+    gradients = [jax.grad(lambda w, x, f=f: jnp.cos(f(w, x)).sum(), (0, 1)) for f in (f, wanted)]
+    assert_close(*run_together(gradients, W[:, 0], X))
 
 
 def test_a_backward_rule_that_computes_with_a_gradient_of_a_shard_map_around_is_refused():
@@ -376,5 +375,7 @@ def test_rules_that_loops_ask_for_beside_another_mesh_axis(resources):
     axes = ["batch", ...]
     f = xmap(named, axes, axes, axis_resources=resources, mesh=SQUARE)
     x = X[:4]  # the mesh has eight devices
-    assert_close(jax.jit(jax.jacrev(f))(x), jax.jacrev(by_position)(x))
-    assert_close(jax.jit(jax.jacfwd(f))(x), jax.jacfwd(by_position)(x))
+    found, wanted = (
+        run_together((jax.jacrev(each), jax.jacfwd(each)), x) for each in (f, by_position)
+    )
+    assert_close(found, wanted)
