@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shmap_compiler.base.untyped import AnyValue, Function
+from shmap_compiler.base.untyped import Function
 from shmap_compiler.simulate.agreement import default_tolerance, has_same_bits
 from shmap_compiler.unjit.embedded import call_stablehlo
 
@@ -58,7 +58,7 @@ def order_of_arguments(
 
 
 @cache
-def _arguments(types: tuple[Type, ...]) -> tuple[tuple[AnyValue, ...], ...]:
+def _arguments(types: tuple[Type, ...]) -> tuple[tuple[np.ndarray, ...], ...]:
     """Random arguments, those of each of `_DRAWS`."""
     rng = np.random.default_rng(0)
     numpy_types = [(shape, np.dtype(name)) for shape, name in types]
@@ -85,38 +85,38 @@ def _called(
         return None
 
 
-def _any(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
+def _any(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
     if dtype.kind == "b":
-        return jnp.asarray(rng.random(shape) < 0.5)
+        return np.asarray(rng.random(shape) < 0.5)
     if _is_integer(dtype):
-        return jnp.asarray(rng.integers(0, 4, shape).astype(dtype))
-    return jnp.asarray(2 * rng.standard_normal(shape)).astype(dtype)
+        return rng.integers(0, 4, shape).astype(dtype)
+    return np.asarray(2 * rng.standard_normal(shape)).astype(dtype)
 
 
-def _positive(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
+def _positive(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
     """Numbers that have logarithms, and symmetric matrices that have factors."""
     if dtype.kind == "b" or _is_integer(dtype):
         return _any(shape, dtype, rng)
     values = rng.random(shape)
     if len(shape) > 1 and shape[-1] == shape[-2]:
         values = values + values.swapaxes(-1, -2) + shape[-1] * np.eye(shape[-1])
-    return jnp.asarray(values).astype(dtype)
+    return np.asarray(values).astype(dtype)
 
 
-def _large(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
+def _large(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
     """Numbers that remainders, masks and bounds change."""
     if dtype.kind == "b":
         return _any(shape, dtype, rng)
     if _is_integer(dtype):
         limits = np.iinfo(np.int64)
         wide = rng.integers(limits.min, limits.max, shape, endpoint=True)
-        return jnp.asarray(wide.astype(dtype))
-    return jnp.asarray(200 * rng.standard_normal(shape)).astype(dtype)
+        return wide.astype(dtype)
+    return np.asarray(200 * rng.standard_normal(shape)).astype(dtype)
 
 
-def _zeros(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> AnyValue:
+def _zeros(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
     """Where a small number that is added decides."""
-    return jnp.zeros(shape, dtype)
+    return np.zeros(shape, dtype)
 
 
 _DRAWS = (_any, _positive, _large, _zeros)
@@ -129,7 +129,7 @@ def _is_integer(dtype: np.dtype) -> bool:
 def _matters(
     fun: Function,
     k: int,
-    draws: Sequence[Sequence[AnyValue]],
+    draws: Sequence[Sequence[np.ndarray]],
     expected: Sequence[np.ndarray],
 ) -> bool:
     """Whether another argument in the place of the k-th changes what a function returns."""
