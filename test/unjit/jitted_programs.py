@@ -21,11 +21,11 @@ def mesh():
 
 
 def floats(*shape):
-    return jnp.asarray(_rng.standard_normal(shape), jnp.float32)
+    return _rng.standard_normal(shape).astype(np.float32)
 
 
 def integers(high, *shape):
-    return jnp.asarray(_rng.integers(0, high, shape), jnp.int32)
+    return _rng.integers(0, high, shape).astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -54,17 +54,20 @@ BLOCK = 'block_key(key, (8, 16), P("i")), '
     [
         (
             lambda key, x: x + jax.random.uniform(key, x.shape, minval=-2.0, maxval=3.0),
-            f"jax.random.uniform({BLOCK}(2, 16), minval=-2.0, maxval=3.0)",
+            [f"jax.random.uniform({BLOCK}(2, 16), minval=-2.0, maxval=3.0)"],
         ),
-        (masked, f"jax.random.uniform({BLOCK}(2, 16))"),
-        (two_draws_of_one_key, f"jax.random.normal({BLOCK}(2, 16))"),
-        (two_draws_of_one_key, f"jax.random.uniform({BLOCK}(2, 16))"),
-        (lambda key, x: jax.random.bits(key, x.shape), f"jax.random.bits({BLOCK}(2, 16))"),
-        (draws_in_a_loop, '(8, 16), P("i")), (2, 16))'),
+        (masked, [f"jax.random.uniform({BLOCK}(2, 16))"]),
+        (
+            two_draws_of_one_key,
+            [f"jax.random.normal({BLOCK}(2, 16))", f"jax.random.uniform({BLOCK}(2, 16))"],
+        ),
+        (lambda key, x: jax.random.bits(key, x.shape), [f"jax.random.bits({BLOCK}(2, 16))"]),
+        (draws_in_a_loop, ['(8, 16), P("i")), (2, 16))']),
     ],
 )
 def test_a_device_draws_its_block(fun, expected):
-    assert expected in source(fun)
+    text = source(fun)
+    assert [call for call in expected if call not in text] == []
 
 
 def test_blocks_of_two_axes_and_whole_arrays():

@@ -562,7 +562,7 @@ REGIONS_WITH_CONSTANTS = {
     "lexsort": lambda x: jnp.lexsort((x[0], x[1])),
     "two_keys": lambda x: jax.lax.sort((x, x[::-1], x * 2), num_keys=2),
     "complex_sort": lambda x: jnp.sort(x + 1j),
-    "unique_rows": lambda x: jnp.unique(x, axis=0, size=4),
+    "unique_rows": lambda x: jnp.unique(x[:, :4], axis=0, size=4),
     "reduce_window": lambda x: jax.lax.reduce_window(
         x, 0.0, lambda a, b: a + 0.5 * b, (1, 2), (1, 1), "VALID"
     ),
@@ -645,19 +645,21 @@ NARROW_INTEGERS = ("int4", "uint4") if jax.__version_info__ >= (0, 11) else ("in
 OF_FLOATS = ["product", "maximum", "gather", "cast", "sort", "sorted", "join", "table"]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [
-        *((dtype, name) for dtype in NARROW_INTEGERS for name in NARROW),
-        *(("float8_e5m2", name) for name in OF_FLOATS),
-    ],
-)
-def test_numbers_of_few_bits(dtype, name):
-    x = jnp.asarray(X % 7, dtype)
-    made = unjit(Jitted(NARROW[name], (x,), (ROWS,)).jitted(), x)
+@pytest.mark.parametrize("dtype", [*NARROW_INTEGERS, "float8_e5m2"])
+def test_numbers_of_few_bits(dtype):
+    names = OF_FLOATS if dtype.startswith("float") else NARROW
+
+    def computed(x):
+        return {name: NARROW[name](x) for name in names}
+
+    x = np.asarray(X % 7, dtype)
+    made = unjit(Jitted(computed, (x,), (ROWS,)).jitted(), x)
     found, expected = jax.jit(made.shard_map())(x), made.compiled(x)
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+    for name in names:
+        assert found[name].dtype == expected[name].dtype
+        np.testing.assert_array_equal(
+            np.asarray(found[name]), np.asarray(expected[name]), err_msg=name
+        )
 
 
 def doubled_onto_another_mesh(shape, spec):
