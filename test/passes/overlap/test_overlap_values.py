@@ -180,7 +180,7 @@ def called(x, w):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_small_jitted_functions_are_computed_on_pieces(dtype):
-    args = [jnp.asarray(arg, dtype) for arg in PROGRAMS["gathered"][-1][:2]]
+    args = [np.asarray(arg, jnp.dtype(dtype)) for arg in PROGRAMS["gathered"][-1][:2]]
     f = shard_map(called, mesh=mesh(i=4), in_specs=(P("i"), P()), out_specs=P(), check_vma=False)
     program = f.lower(*args, overlap="force")
     text = next(s.text for s in program.snapshots.stages if s.name == "shmap-legalize-collectives")
@@ -202,7 +202,7 @@ def trained(x, w):
 
 
 def test_a_gathered_operand_of_two_products_of_which_one_needs_the_other():
-    args = [jnp.asarray(arg, jnp.float32) for arg in PROGRAMS["contracted"][-1]]
+    args = [np.asarray(arg, np.float32) for arg in PROGRAMS["contracted"][-1]]
     specs = (P("i"), P("i"))
     f = shard_map(trained, mesh=mesh(i=4), in_specs=specs, out_specs=specs, check_vma=False)
     program = f.lower(*args, overlap="force")
@@ -225,7 +225,7 @@ def test_the_last_product_of_a_block_may_read_the_gathered_array():
         specs = {"in_specs": (P("i"), P()), "out_specs": P("i"), "check_vma": False}
         return shard_map(body, mesh=mesh(i=4), **specs).lower(*args)
 
-    args = jnp.asarray(normal(0, 32, 16)), jnp.asarray(normal(1, 16, 16))
+    args = [np.asarray(normal(k, rows, 16), np.float32) for k, rows in enumerate((32, 16))]
     expected = lowered().compile()(*args)
     with shmap_compiler.passes(BY_NAME["overlap-gather-scatter"](form="stages", parts=2)):
         program = lowered()
@@ -241,7 +241,8 @@ def test_an_unrolled_loop_may_gather_an_array_without_elements():
 
         return lax.scan(layer, x, ws)[0]
 
-    args = jnp.ones((8, 16)), jnp.full((6, 16, 16), 0.1), jnp.ones((6, 16, 0))
+    numbers = np.ones((8, 16)), np.full((6, 16, 16), 0.1), np.ones((6, 16, 0))
+    args = [each.astype(np.float32) for each in numbers]
     specs = {"in_specs": (P(), P(None, "i"), P(None, "i")), "out_specs": P(), "check_vma": False}
     f = shard_map(f, mesh=mesh(i=4), **specs)
     with shmap_compiler.passes(BY_NAME["unroll-gathering-loops"](form="unroll", barriers=True)):
@@ -262,8 +263,8 @@ def sequence(x, ws):
 
 
 def test_what_needs_the_step_before_has_a_form_of_its_own_in_an_unrolled_loop():
-    x = jnp.asarray(PROGRAMS["gathered"][-1][0])
-    args = x[:, :16], 0.1 * jnp.stack([x[:16, :16], x[16:32, :16]])
+    x = np.asarray(PROGRAMS["gathered"][-1][0], np.float32)
+    args = x[:, :16], np.float32(0.1) * np.stack([x[:16, :16], x[16:32, :16]])
     specs = {"in_specs": (P("i"), P(None, "j")), "out_specs": P("i"), "check_vma": False}
     f = shard_map(sequence, mesh=mesh(i=4, j=2), **specs)
     program = f.lower(*args, overlap="force")
@@ -321,8 +322,7 @@ def test_sums_of_integers_go_round_without_being_asked_for(dtype):
     f = shard_map(body, mesh=mesh(i=4), **specs, check_vma=False)
     numbers = np.random.default_rng(0)
     x, w = (
-        jnp.asarray(numbers.integers(-(2**30), 2**30, shape)).astype(dtype)
-        for shape in ((32, 64), (64, 16))
+        numbers.integers(-(2**30), 2**30, shape).astype(dtype) for shape in ((32, 64), (64, 16))
     )
     program = f.lower(x, w, overlap="force")
     assert "collective_permute" in program.as_text()
