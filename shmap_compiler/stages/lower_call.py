@@ -23,6 +23,7 @@ from shmap_compiler.lowering.lower_graph import LoweringOptions, is_refusal, low
 from shmap_compiler.lowering.portable_module import portable
 from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.records.portable_program import PortableProgram
+from shmap_compiler.records.signature import Signature
 from shmap_compiler.records.traced_call import TracedCall
 from shmap_compiler.transforms.partial_eval import without_dead_code
 
@@ -98,12 +99,10 @@ def lower_portable(
     Raises:
       TargetError: The program calls back into Python, or cannot be lowered for the platform.
     """
-    signature = call.signature
-    if signature.callbacks:
-        raise TargetError(signature.who, [calls_back(line) for line in signature.callbacks])
+    refuse_callbacks(call.signature)
     jax_lowered, snapshots = lower_for(call, partitioner, groups, platform, True, machine)
     module = jax_lowered.compiler_ir("stablehlo")
-    return portable(signature, module, partitioner, platform, is_kept=is_kept), snapshots
+    return portable(call.signature, module, partitioner, platform, is_kept=is_kept), snapshots
 
 
 def platform_here(mesh: Mesh | AbstractMesh) -> str:
@@ -149,6 +148,12 @@ def _refusal(error: Exception, who: str, platform: str) -> TargetError:
         "attached, or use others; Pallas kernels run anywhere with interpret=True",
     )
     return TargetError(who, [problem])
+
+
+def refuse_callbacks(signature: Signature) -> None:
+    """Raises a TargetError if a program calls back into Python, which it cannot for a target."""
+    if signature.callbacks:
+        raise TargetError(signature.who, [calls_back(line) for line in signature.callbacks])
 
 
 def calls_back(line: str) -> Problem:

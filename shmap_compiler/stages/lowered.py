@@ -60,6 +60,7 @@ from shmap_compiler.stages.lower_call import (
     lower_portable,
     no_such_choice,
     platform_here,
+    refuse_callbacks,
 )
 from shmap_compiler.stages.option_errors import read_options, refused_options
 from shmap_compiler.stages.overlap_report import OverlapReport, report_of
@@ -352,6 +353,7 @@ class Lowered:
         """Snapshots of the program for a platform, on which a body may do other things."""
         if platform == platform_here(self.call.signature.mesh):
             return self.snapshots
+        refuse_callbacks(self.call.signature)
         with using(self.added), using_setting(OverlapSetting("off")):
             _, snapshots = lower_for(self.call, self.partitioner, self.groups, platform)
         return snapshots

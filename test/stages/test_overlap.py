@@ -175,6 +175,18 @@ def test_report_on_nothing():
     assert "no products" in str(report)
 
 
+def test_report_for_a_target_on_a_program_that_prints():
+    def body(x, w):
+        jax.debug.print("{}", x[0, 0])
+        return lax.all_gather(x, "i", tiled=True) @ w
+
+    f = shard_map(body, mesh=MESH, in_specs=(P("i"), P()), out_specs=P(), check_vma=False)
+    lowered = f.lower(*SIZES)
+    with pytest.raises(TargetError, match="a call back into Python"):
+        lowered.overlap_report("tpu:v5e:2x4")
+    assert len(lowered.overlap_report("cpu:8").choices) == 1
+
+
 def experts(x, w, v):
     y = lax.all_to_all(x, "i", split_axis=0, concat_axis=1, tiled=True)
     z = jnp.einsum("ech,ehd->ecd", jax.nn.gelu(jnp.einsum("ecd,edh->ech", y, w)), v)
