@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
 
 from shmap_compiler.base.jax_compat import is_high_type
 from shmap_compiler.base.untyped import AnyValue, Aval, Leaf
@@ -23,6 +24,17 @@ def type_of(leaf: Leaf) -> Aval:
     except (TypeError, OverflowError):  # the latter for an integer that no type holds
         return None
     return None if is_high_type(type_) else type_
+
+
+def input_type(leaf: Leaf, sharding: NamedSharding | None = None) -> jax.ShapeDtypeStruct:
+    """The type of an array, of its type or of a number, as an argument of `jax.jit`.
+
+    Results depend on whether it is weak: of bfloat16 arrays and a strong f32 scalar they are f32.
+    """
+    type_ = leaf if hasattr(leaf, "dtype") else jax.typeof(leaf)
+    dtype = jax.dtypes.canonicalize_dtype(type_.dtype, allow_extended_dtype=True)
+    weak = bool(getattr(type_, "weak_type", False))
+    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, sharding=sharding, weak_type=weak)
 
 
 def copied(leaf: Leaf) -> Leaf:

@@ -25,7 +25,8 @@ class Signature:
       in_paths: the path of each argument that is an array.
       static: position in the flat arguments, path and value of each argument that is no array.
       constants: values for the leading inputs of the program, which the function closed over.
-      in_types: types of all inputs, the constants first.
+      in_types: types of all inputs, the constants first. None is weak: what that changes is part of
+        the program.
       in_specs: how each input is split.
       out_tree: structure of the user's result.
       out_types: types of all outputs.

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend import core as jex_core
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from shmap_passes.cost.machine import Machine
@@ -24,6 +23,7 @@ from shmap_compiler.base.errors import Problem, TargetError
 from shmap_compiler.base.jax_compat import axis_types, memory_kinds, shardy_is_on
 from shmap_compiler.base.specs import show_mesh
 from shmap_compiler.base.untyped import AnyValue, Aval, Function, Jaxpr, Leaf, PyTree
+from shmap_compiler.base.values import input_type
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.graph.primitive import shmap_p
 from shmap_compiler.jaxprs.contents import equations
@@ -140,8 +140,7 @@ def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
     """The type of an input of the program."""
     sharding = getattr(leaf, "sharding", None)
     sharding = sharding if isinstance(sharding, NamedSharding) else None
-    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
-    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, sharding=sharding)
+    return input_type(leaf, sharding)
 
 
 def _in_shardings(types: Sequence[Aval], jaxpr: Jaxpr) -> dict[int, jax.ShapeDtypeStruct]:
@@ -161,7 +160,7 @@ def _in_shardings(types: Sequence[Aval], jaxpr: Jaxpr) -> dict[int, jax.ShapeDty
                 or not isinstance(sharding, NamedSharding)
             ):
                 continue
-            found[k] = jax.ShapeDtypeStruct(types[k].shape, types[k].dtype, sharding=sharding)
+            found[k] = input_type(types[k], sharding)
     return found
 
 
@@ -177,9 +176,7 @@ def _by_in_specs(types: Sequence[Aval], jaxpr: Jaxpr) -> dict[int, jax.ShapeDtyp
     graph = eqn.params["graph"]
     specs = {id(var): spec for var, spec in zip(eqn.invars, graph.in_specs, strict=True)}
     return {
-        k: jax.ShapeDtypeStruct(
-            type_.shape, type_.dtype, sharding=NamedSharding(graph.mesh, specs[id(var)])
-        )
+        k: input_type(type_, NamedSharding(graph.mesh, specs[id(var)]))
         for k, (var, type_) in enumerate(zip(jaxpr.jaxpr.invars, types, strict=True))
         if type_.sharding is None and id(var) in specs
     }

@@ -172,6 +172,40 @@ def test_what_is_lowered_is_called_as_the_function_after_it_was_saved(tmp_path):
         jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(one), jax.tree.leaves(other))
 
 
+def weak_scale(x, scale):
+    """Of bfloat16 arrays and a weak scale; the type of a loop's state must not change."""
+    return lax.fori_loop(0, 3, lambda _, x: x - scale * jnp.sin(x), x)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        weak_scale,
+        jax.jit(weak_scale),
+        jax.jit(
+            weak_scale, in_shardings=(NamedSharding(MESH, P("data")), NamedSharding(MESH, P()))
+        ),
+        shard_map(weak_scale, mesh=MESH, in_specs=(P("data"), P()), out_specs=P("data")),
+    ],
+    ids=["plain", "jitted", "split_by_jit", "split_by_shard_map"],
+)
+def test_weak_arguments_stay_weak(fun, tmp_path):
+    x, scale = jnp.linspace(0, 3, 64, dtype=jnp.bfloat16).reshape(8, 8), jnp.asarray(0.1)
+    assert scale.weak_type
+    if fun is weak_scale:
+        x = jax.device_put(x, NamedSharding(MESH, P("data")))
+    program = lower_function(fun, (x, scale), "cpu")
+    assert [t.dtype for t in program.signature.out_types] == [jnp.bfloat16]
+    program.save(tmp_path / "portable")
+    program.compile("cpu:8").save(tmp_path / "compiled")
+    expected = jax.jit(fun)(x, scale)
+    for found in (load(tmp_path / "portable").compile("cpu:8"), load(tmp_path / "compiled")):
+        for each in (scale, 0.1):
+            result = found(x, each)
+            assert result.dtype == expected.dtype == jnp.bfloat16
+            np.testing.assert_array_equal(result, expected)
+
+
 def test_what_a_file_cannot_hold_of_a_function_is_flat(tmp_path):
     """A container without names for its parts, and a function among the arguments."""
 
