@@ -14,6 +14,7 @@ import jax
 from jax import lax
 
 from shmap_compiler.base.untyped import AnyValue, Function, PyTree, Setting
+from shmap_compiler.base.values import input_type
 from shmap_compiler.explain.replica_groups import AlongAxes, Groups, along_axes, groups_of_text
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.portable import Portable
@@ -108,11 +109,10 @@ def portable_of(
     platform: str,
 ) -> Portable:
     """A program for the devices of a platform, with the shardings that it is compiled with here."""
-    infos: Any = compiled.args_info
-    leaves, tree = jax.tree.flatten(infos[0])
+    leaves, tree = jax.tree.flatten(tuple(args))
     inputs: Any = compiled.input_shardings
     types = [
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        input_type(leaf, sharding)
         for leaf, sharding in zip(leaves, tree.flatten_up_to(inputs[0]), strict=True)
     ]
 

@@ -517,6 +517,19 @@ def test_programs_in_the_compilation_cache_are_partitioned_again(compilation_cac
     assert sources[0] == sources[1] == sources[2]
 
 
+@pytest.mark.parametrize("scale", [0.1, jnp.asarray(0.1)], ids=["number", "array"])
+def test_numbers_stay_weakly_typed_for_a_target(scale):
+    def step(w, scale):
+        return lax.fori_loop(0, 3, lambda _, w: w - scale * jnp.sin(w), w)
+
+    w = jnp.linspace(0, 1, 64, dtype=jnp.bfloat16)
+    program = Jitted(step, (w, scale), (ROWS, P()), ROWS)
+    made = unjit(program.jitted(), *program.args, target="cpu:8")
+    assert made.shard_map()(w, scale).dtype == jnp.bfloat16
+    theirs, ours = made.prices()
+    assert theirs.memory.results == ours.memory.results == 2 * 64 // 4
+
+
 def test_programs_have_to_fit_their_target():
     with pytest.raises(TargetError, match="8 devices in the mesh"):
         unjit(PROGRAMS["matmul"].jitted(), *PROGRAMS["matmul"].args, target="tpu:v5e:4x4")
