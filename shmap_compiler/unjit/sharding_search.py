@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from shmap_compiler.base import specs as spec_text
 from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import Problem, ShmapError, TargetError
-from shmap_compiler.base.untyped import DType, Function, Leaf, PyTree
+from shmap_compiler.base.untyped import Function, PyTree
+from shmap_compiler.base.values import input_type
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.lower_call import calls_back
@@ -75,7 +75,7 @@ def search_shardings(
     if problems:
         raise TargetError(who, problems)
     found = [dict(mesh)] if mesh is not None else meshes(chosen.device_count)
-    types = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _dtype(leaf)), args)
+    types = jax.tree.map(input_type, args)
     lines = callback_lines(jax.make_jaxpr(inner)(*types).jaxpr)
     if lines:
         raise TargetError(who, [calls_back(line) for line in lines])
@@ -95,10 +95,6 @@ def search_shardings(
     return ShardingSearch(
         describe(fun), chosen, paths, tuple(ranked), possible, inner, tuple(types)
     )
-
-
-def _dtype(leaf: Leaf) -> DType:
-    return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
 
 
 class _Search:
@@ -176,7 +172,7 @@ class _Search:
             tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh)
         )
         types = [
-            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(abstract, spec))
+            input_type(leaf, NamedSharding(abstract, spec))
             for leaf, spec in zip(self.leaves, choice, strict=True)
         ]
         args = self.tree.unflatten(types)

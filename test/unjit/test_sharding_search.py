@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from compilers import needs_tpu_compiler
+from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import TargetError, search_shardings
@@ -69,6 +70,20 @@ def test_the_search_changes_one_argument_at_a_time():
     first = phases[0].partition(": ")[2]
     assert first == "4x2, P(('x', 'y')), P(('x', 'y'))"
     assert search.best.cost <= min(choice.cost for choice in search.choices)
+
+
+@pytest.mark.parametrize("scale", [0.1, jnp.asarray(0.1)], ids=["number", "array"])
+def test_numbers_stay_weakly_typed(scale):
+    def step(w, scale):
+        return lax.fori_loop(0, 3, lambda _, w: w - scale * jnp.sin(w), w)
+
+    w = jnp.linspace(0, 1, 64, dtype=jnp.bfloat16)
+    search = search_shardings(step, w, scale, target="cpu:8", mesh={"x": 8})
+    assert [tuple(choice.specs[0]) for choice in search.choices] == [("x",), ()]
+    assert search.jitted()(w, scale).dtype == jnp.bfloat16
+    result = search.unjit().shard_map()(w, scale)
+    assert result.dtype == jnp.bfloat16
+    assert jnp.allclose(result, step(w, scale), rtol=1 / 64)
 
 
 @pytest.mark.parametrize(
