@@ -191,10 +191,15 @@ class Target:
         types = tuple(axis_types or (AxisType.Auto,) * len(sizes))
         return Mesh(_arranged(devices, tuple(sizes.values())), tuple(sizes), axis_types=types)
 
-    def mesh_problems(self, sizes: Mapping[str, int]) -> list[Problem]:
-        """Returns why a mesh of these axes (name -> size) does not fit these devices."""
+    def mesh_problems(self, sizes: Mapping[str, int], *, is_whole: bool = False) -> list[Problem]:
+        """Returns why a mesh of these axes (name -> size) does not fit these devices.
+
+        Args:
+          sizes: Mesh axis -> size.
+          is_whole: Whether the mesh must have all devices; otherwise CPUs may be left.
+        """
         needed = math.prod(sizes.values())
-        if self._takes(needed):
+        if needed == self.device_count or (not is_whole and self._takes(needed)):
             return []
         shape = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         product = "*".join(map(str, sizes.values())) or "1"

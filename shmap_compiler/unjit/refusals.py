@@ -53,20 +53,26 @@ def refuse_unless_jitted(who: str, jitted: object, lowered: object) -> None:
 
 
 def refuse_static_arguments(who: str, args: Sequence[PyTree], lowered: jax.stages.Lowered) -> None:
-    """Raises UnjitError if jax.jit takes some of the arguments as static.
+    """Raises UnjitError if jax.jit takes some of the arguments as static."""
+    fix = "bind the static values first: jax.jit(functools.partial(f, n=3), in_shardings=...)"
+    if problems := static_arguments(args, lowered, fix):
+        raise UnjitError(who, problems)
+
+
+def static_arguments(
+    args: Sequence[PyTree], program: jax.stages.Lowered | jax.stages.Traced, fix: str
+) -> list[Problem]:
+    """The problem that jax.jit takes some of the arguments as static.
 
     JAX does not tell which ones, and the compiled program does not take them.
     """
-    infos: Any = lowered.args_info
+    infos: Any = program.args_info
     count = len(args) - len(infos[0])
-    if count > 0:
-        problem = Problem(
-            "the arguments",
-            f"{count} that jax.jit takes as static, of {len(args)}",
-            "arrays and pytrees of arrays: the source is for one value of a static argument",
-            "bind the static values first: jax.jit(functools.partial(f, n=3), in_shardings=...)",
-        )
-        raise UnjitError(who, [problem])
+    if count <= 0:
+        return []
+    found = f"{count} that jax.jit takes as static, of {len(args)}"
+    needed = "arrays and pytrees of arrays: the source is for one value of a static argument"
+    return [Problem("the arguments", found, needed, fix)]
 
 
 def refuse_callbacks(who: str, text: str) -> None:

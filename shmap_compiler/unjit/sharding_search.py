@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, Sharding
 
 from shmap_compiler.base import specs as spec_text
-from shmap_compiler.base.descriptions import describe
+from shmap_compiler.base.descriptions import describe, show_type_of, show_value
 from shmap_compiler.base.errors import Problem, ShmapError, TargetError
-from shmap_compiler.base.untyped import Function, PyTree
-from shmap_compiler.base.values import input_type
+from shmap_compiler.base.untyped import Function, Jaxpr, PyTree
+from shmap_compiler.base.values import input_type, type_of
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.lower_call import calls_back
 from shmap_compiler.targets import Target
+from shmap_compiler.unjit import refusals
 from shmap_compiler.unjit.ranked_shardings import ShardingChoice, ShardingSearch
 from shmap_compiler.unjit.sharding_candidates import all_choices, block_bytes, meshes, specs
 
@@ -43,8 +44,9 @@ def search_shardings(
     largest first, as long as that makes the program faster.
 
     Args:
-      fun: A function, jitted or not.
-      *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s. Shardings they have are ignored.
+      fun: A function, jitted or not. The `in_shardings` of a jitted one are ignored.
+      *args: Its arguments: arrays, `jax.ShapeDtypeStruct`s or numbers. Shardings they have are
+        ignored.
       target: What to compile for, such as "tpu:v5e:4x4".
       mesh: Axis -> size. By default all meshes of one or two axes of the target's devices.
       limit: How many choices to compile at most.
@@ -55,7 +57,8 @@ def search_shardings(
 
     Raises:
       TargetError: There is no such target, the mesh has another number of devices, or none
-        of the choices compiles, or the function calls back into Python.
+        of the choices compiles; or the function calls back into Python, is not one of whole
+        arrays, or is jitted with static arguments or `out_shardings`.
 
     Examples:
       >>> search = search_shardings(jnp.outer, x, x, target="cpu:8", limit=8)
@@ -65,8 +68,8 @@ def search_shardings(
     who = f"shardings of {describe(fun)}"
     chosen = Target.parse(target, who) if isinstance(target, str) else target
     inner: Any = getattr(fun, "__wrapped__", fun) if hasattr(fun, "lower") else fun
-    problems = [] if mesh is None else chosen.mesh_problems(mesh)
-    problems += chosen.missing()
+    problems = [] if mesh is None else chosen.mesh_problems(mesh, is_whole=True)
+    problems += [*chosen.missing(), *_not_numbers(args)]
     if not jax.tree.leaves(args):
         needed = "arrays, or jax.ShapeDtypeStructs"
         problems.append(Problem("the arguments", "none", needed, "pass what the function takes"))
@@ -76,9 +79,14 @@ def search_shardings(
         raise TargetError(who, problems)
     found = [dict(mesh)] if mesh is not None else meshes(chosen.device_count)
     types = jax.tree.map(input_type, args)
-    lines = callback_lines(jax.make_jaxpr(inner)(*types).jaxpr)
-    if lines:
-        raise TargetError(who, [calls_back(line) for line in lines])
+    if problems := _not_whole(fun, args):
+        raise TargetError(who, problems)
+    jaxpr = jax.make_jaxpr(fun)(*types).jaxpr
+    problems = [calls_back(line) for line in callback_lines(jaxpr)]
+    if inner is not fun:
+        problems += _places_results(jaxpr)
+    if problems:
+        raise TargetError(who, problems)
     search = _Search(who, inner, types, chosen, limit, progress or (lambda what: None))
     possible = search.run(found)
     ranked = sorted(search.compiled.values(), key=lambda choice: choice.cost)
@@ -95,6 +103,51 @@ def search_shardings(
     return ShardingSearch(
         describe(fun), chosen, paths, tuple(ranked), possible, inner, tuple(types)
     )
+
+
+def _not_numbers(args: Sequence[PyTree]) -> list[Problem]:
+    """Arguments that are not arrays, and so cannot be split."""
+    return [
+        Problem(
+            "args" + jax.tree_util.keystr(path),
+            show_value(leaf),
+            "an array, a jax.ShapeDtypeStruct or a number",
+            "bind other values first: functools.partial(f, mode='a')",
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tuple(args))
+        if type_of(leaf) is None
+    ]
+
+
+def _not_whole(fun: Function, args: Sequence[PyTree]) -> list[Problem]:
+    """Why a traceable function does not take all of its arguments as whole arrays."""
+    if not hasattr(fun, "trace"):
+        return []
+    traced: Any = fun.trace(*args)
+    if isinstance(traced, jax.stages.Traced):
+        fix = "bind the static values first: functools.partial(f, n=3)"
+        return refusals.static_arguments(args, traced, fix)
+    found = f"{show_type_of(fun)}: how it splits arrays is what you wrote"
+    fix = "pass the function that calls it"
+    return [Problem("the function", found, "a function of whole arrays", fix)]
+
+
+def _places_results(jaxpr: Jaxpr) -> list[Problem]:
+    """The problem that a jitted function has `out_shardings`, which may be on any mesh.
+
+    Args:
+      jaxpr: a call of the function.
+    """
+    shardings = [s for eqn in jaxpr.eqns for s in eqn.params.get("out_shardings", ())]
+    given = [s for s in shardings if isinstance(s, Sharding)]
+    if not given:
+        return []
+    found = ", ".join(
+        spec_text.show(s.spec) if isinstance(s, NamedSharding) else str(s) for s in given
+    )
+    needed = "none: results are split as the partitioner chooses"
+    fix = "pass the function that jax.jit wraps, or jit it without out_shardings"
+    return [Problem("out_shardings", found, needed, fix)]
 
 
 class _Search:

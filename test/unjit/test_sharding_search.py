@@ -1,15 +1,20 @@
 """The search for shardings: what it tries, in which order, and what it reports."""
 
+import functools
+import re
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import pytest
 from compilers import needs_tpu_compiler
 from jax import lax
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import TargetError, search_shardings
+from shmap_compiler import TargetError, search_shardings, shard_map
+from shmap_compiler.base.specs import show
 from shmap_compiler.unjit import sharding_candidates
 
 
@@ -90,6 +95,10 @@ def test_numbers_stay_weakly_typed(scale):
     ("options", "found"),
     [
         ({"target": "cpu:8", "mesh": {"x": 16}}, "16 devices in the mesh"),
+        (
+            {"target": "cpu:8", "mesh": {"x": 4}},
+            "4 devices in the mesh\n +needed: 8, the devices of",
+        ),
         ({"target": "cpu:8", "limit": 0}, "found: +0"),
         ({"target": "tpu:v99:2x2"}, "a generation"),
     ],
@@ -102,6 +111,44 @@ def test_what_cannot_be_searched_is_refused(options, found):
 def test_functions_without_arrays_are_refused():
     with pytest.raises(TargetError, match="the arguments"):
         search_shardings(lambda: 1.0, target="cpu:8")
+
+
+@pytest.mark.parametrize("static", [{"static_argnums": 1}, {"static_argnames": "n"}])
+def test_static_arguments_are_bound_first(static):
+    power = jax.jit(lambda x, n: functools.reduce(lambda y, _: x * y, range(n), x), **static)
+    (x,) = types((16,))
+    found = (
+        r"found: +1 that jax\.jit takes as static, of 2\n.*\n +fix: +bind the static values first"
+    )
+    with pytest.raises(TargetError, match=found):
+        search_shardings(power, x, 2, target="cpu:8")
+    search = search_shardings(partial(power, n=2), x, target="cpu:8", mesh={"x": 8})
+    assert search.jitted()(jnp.full(16, 2.0)).tolist() == [8.0] * 16
+
+
+def test_arguments_that_are_not_numbers_are_bound_first():
+    found = r"args\[0\]\['mode'\]\n +found: +'exact', a str\n.*\n +fix: +bind other values first"
+    with pytest.raises(TargetError, match=found):
+        search_shardings(lambda options: options["x"], {"x": 1.0, "mode": "exact"}, target="cpu:8")
+
+
+@pytest.mark.parametrize("spec", [P(), P(None, "x")])
+def test_out_shardings_are_refused(spec):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    rows, given = NamedSharding(mesh, P("x")), NamedSharding(mesh, spec)
+    arguments = types((8, 8), (8, 8))
+    options = {"target": "cpu:8", "mesh": {"x": 8}}
+    with pytest.raises(TargetError, match=rf"out_shardings\n +found: +{re.escape(show(spec))}"):
+        search_shardings(jax.jit(product, out_shardings=given), *arguments, **options)
+    split = search_shardings(jax.jit(product, in_shardings=rows), *arguments, **options)
+    assert split.possible == 9
+
+
+def test_functions_of_blocks_are_refused():
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    mapped = shard_map(jnp.sin, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    with pytest.raises(TargetError, match="a function of whole arrays"):
+        search_shardings(mapped, *types((16,)), target="cpu:8")
 
 
 def test_a_source_needs_as_many_devices_as_the_mesh():
