@@ -8,17 +8,19 @@ none is; it does that on each mesh. It may miss choices in which two changes hel
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, Sharding
 
 from shmap_compiler.base import specs as spec_text
 from shmap_compiler.base.descriptions import describe, show_type_of, show_value
 from shmap_compiler.base.errors import Problem, ShmapError, TargetError
-from shmap_compiler.base.untyped import Function, Jaxpr, PyTree
+from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, PyTree
 from shmap_compiler.base.values import input_type, type_of
 from shmap_compiler.graph.callbacks import callback_lines
 from shmap_compiler.stages.any_function import lower_function
@@ -44,7 +46,8 @@ def search_shardings(
     largest first, as long as that makes the program faster.
 
     Args:
-      fun: A function, jitted or not. The `in_shardings` of a jitted one are ignored.
+      fun: A function, jitted or not. The `in_shardings` of a jitted one are ignored,
+        and its `out_shardings` kept.
       *args: Its arguments: arrays, `jax.ShapeDtypeStruct`s or numbers. Shardings they have are
         ignored.
       target: What to compile for, such as "tpu:v5e:4x4".
@@ -58,7 +61,7 @@ def search_shardings(
     Raises:
       TargetError: There is no such target, the mesh has another number of devices, or none
         of the choices compiles; or the function calls back into Python, is not one of whole
-        arrays, or is jitted with static arguments or `out_shardings`.
+        arrays, or is jitted with static arguments.
 
     Examples:
       >>> search = search_shardings(jnp.outer, x, x, target="cpu:8", limit=8)
@@ -84,7 +87,9 @@ def search_shardings(
     jaxpr = jax.make_jaxpr(fun)(*types).jaxpr
     problems = [calls_back(line) for line in callback_lines(jaxpr)]
     if inner is not fun:
-        problems += _places_results(jaxpr)
+        shardings = _out_shardings(jaxpr)
+        problems += _of_other_size(shardings, chosen)
+        inner = _placing(inner, shardings)
     if problems:
         raise TargetError(who, problems)
     search = _Search(who, inner, types, chosen, limit, progress or (lambda what: None))
@@ -121,9 +126,10 @@ def _not_numbers(args: Sequence[PyTree]) -> list[Problem]:
 
 def _not_whole(fun: Function, args: Sequence[PyTree]) -> list[Problem]:
     """Why a traceable function does not take all of its arguments as whole arrays."""
-    if not hasattr(fun, "trace"):
+    trace: Any = getattr(fun, "trace", None)
+    if trace is None:
         return []
-    traced: Any = fun.trace(*args)
+    traced = trace(*args)
     if isinstance(traced, jax.stages.Traced):
         fix = "bind the static values first: functools.partial(f, n=3)"
         return refusals.static_arguments(args, traced, fix)
@@ -132,22 +138,33 @@ def _not_whole(fun: Function, args: Sequence[PyTree]) -> list[Problem]:
     return [Problem("the function", found, "a function of whole arrays", fix)]
 
 
-def _places_results(jaxpr: Jaxpr) -> list[Problem]:
-    """The problem that a jitted function has `out_shardings`, which may be on any mesh.
+def _out_shardings(jaxpr: Jaxpr) -> list[Sharding | None]:
+    """The `out_shardings` of the jitted function that a program is a call of, flat."""
+    found = [s for eqn in jaxpr.eqns for s in eqn.params.get("out_shardings", ())]
+    return [s if isinstance(s, Sharding) else None for s in found]
 
-    Args:
-      jaxpr: a call of the function.
-    """
-    shardings = [s for eqn in jaxpr.eqns for s in eqn.params.get("out_shardings", ())]
-    given = [s for s in shardings if isinstance(s, Sharding)]
-    if not given:
-        return []
-    found = ", ".join(
-        spec_text.show(s.spec) if isinstance(s, NamedSharding) else str(s) for s in given
-    )
-    needed = "none: results are split as the partitioner chooses"
-    fix = "pass the function that jax.jit wraps, or jit it without out_shardings"
-    return [Problem("out_shardings", found, needed, fix)]
+
+def _of_other_size(shardings: Sequence[Sharding | None], target: Target) -> list[Problem]:
+    """Numbers of devices of `out_shardings` other than that of the target."""
+    counts = {s.num_devices for s in shardings if s is not None} - {target.device_count}
+    fix = f"give jax.jit out_shardings on {target.device_count} devices, or choose another target"
+    needed = f"{target.device_count}, the devices of the target"
+    return [Problem("out_shardings", f"{n} devices", needed, fix) for n in sorted(counts)]
+
+
+def _placing(fun: Function, shardings: Sequence[Sharding | None]) -> Function:
+    """A function with results that are split by shardings, flat, where there are any."""
+    if not any(shardings):
+        return fun
+
+    def placed(*args: AnyValue) -> PyTree:
+        results, tree = jax.tree.flatten(fun(*args))
+        return tree.unflatten(
+            x if s is None else lax.with_sharding_constraint(x, s)
+            for x, s in zip(results, shardings, strict=True)
+        )
+
+    return functools.update_wrapper(placed, fun)
 
 
 class _Search:

@@ -1,7 +1,6 @@
 """The search for shardings: what it tries, in which order, and what it reports."""
 
 import functools
-import re
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +13,6 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import TargetError, search_shardings, shard_map
-from shmap_compiler.base.specs import show
 from shmap_compiler.unjit import sharding_candidates
 
 
@@ -132,16 +130,33 @@ def test_arguments_that_are_not_numbers_are_bound_first():
         search_shardings(lambda options: options["x"], {"x": 1.0, "mode": "exact"}, target="cpu:8")
 
 
-@pytest.mark.parametrize("spec", [P(), P(None, "x")])
-def test_out_shardings_are_refused(spec):
-    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
-    rows, given = NamedSharding(mesh, P("x")), NamedSharding(mesh, spec)
-    arguments = types((8, 8), (8, 8))
-    options = {"target": "cpu:8", "mesh": {"x": 8}}
-    with pytest.raises(TargetError, match=rf"out_shardings\n +found: +{re.escape(show(spec))}"):
-        search_shardings(jax.jit(product, out_shardings=given), *arguments, **options)
-    split = search_shardings(jax.jit(product, in_shardings=rows), *arguments, **options)
-    assert split.possible == 9
+@pytest.mark.parametrize("axis", ["x", "rows"])
+def test_results_are_split_by_out_shardings(axis):
+    """And not by in_shardings, also if these are on a mesh with other names."""
+    mesh = jax.make_mesh((8,), (axis,), axis_types=(AxisType.Auto,))
+    shardings = {"twice": NamedSharding(mesh, P()), "same": None}
+
+    @partial(jax.jit, in_shardings=NamedSharding(mesh, P(axis)), out_shardings=shardings)
+    def doubled(a):
+        return {"twice": 2 * a, "same": a}
+
+    (a,) = types((8, 128))
+    search = search_shardings(doubled, a, target="cpu:8", mesh={"x": 8})
+    sent = {tuple(choice.specs[0]): choice.sent_bytes for choice in search.choices}
+    gathered = 7 * a.size * 4 // 8
+    assert sent == {(): 0, ("x",): gathered, (None, "x"): gathered}
+    split = next(choice for choice in search.choices if tuple(choice.specs[0]) == ("x",))
+    found = search.jitted(split)(jnp.ones(a.shape))
+    assert found["twice"].sharding.is_fully_replicated
+    assert tuple(found["same"].sharding.spec)[:1] == ("x",)
+    assert "lax.all_gather(" in search.unjit(split).as_python()
+
+
+def test_out_shardings_are_on_as_many_devices_as_the_target():
+    mesh = jax.make_mesh((4,), ("x",), (AxisType.Auto,), devices=jax.devices()[:4])
+    jitted = jax.jit(jnp.sin, out_shardings=NamedSharding(mesh, P("x")))
+    with pytest.raises(TargetError, match=r"out_shardings\n +found: +4 devices\n +needed: 8, the"):
+        search_shardings(jitted, *types((16,)), target="cpu:8")
 
 
 def test_functions_of_blocks_are_refused():

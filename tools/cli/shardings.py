@@ -19,9 +19,10 @@ DESCRIPTION = """\
 Compiles a function for a target with its arguments split in different ways, ranks these by modelled
 time and memory, and prints a table and the best one as source with shard_map. The target's devices
 are not needed. The file gives the arguments of NAME in NAME_args; shardings that they have are
-ignored. Without --mesh, all meshes of one or two axes are tried. If there are more choices than
---limit, the search begins with every array split as far as it can be, changes one array at a time,
-the largest first, and keeps what is faster.
+ignored, as are in_shardings of a jitted function, but not its out_shardings. Static arguments have
+to be bound first. Without --mesh, all meshes of one or two axes are tried. If there are more
+choices than --limit, the search begins with every array split as far as it can be, changes one
+array at a time, the largest first, and keeps what is faster.
 """
 EPILOG = """\
 examples:
