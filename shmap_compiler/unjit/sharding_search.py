@@ -20,9 +20,10 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, S
 from shmap_compiler.base import specs as spec_text
 from shmap_compiler.base.descriptions import describe, show_type_of, show_value
 from shmap_compiler.base.errors import Problem, ShmapError, TargetError
-from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, PyTree
+from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, PyTree, Unchecked
 from shmap_compiler.base.values import input_type, type_of
 from shmap_compiler.graph.callbacks import callback_lines
+from shmap_compiler.graph.graph import Graph
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.lower_call import calls_back
 from shmap_compiler.targets import Target
@@ -82,11 +83,12 @@ def search_shardings(
         raise TargetError(who, problems)
     found = [dict(mesh)] if mesh is not None else meshes(chosen.device_count)
     types = jax.tree.map(input_type, args)
-    if problems := _not_whole(fun, args):
+    traced = trace(*args) if (trace := getattr(fun, "trace", None)) else None
+    if problems := _not_whole(fun, args, traced):
         raise TargetError(who, problems)
     jaxpr = jax.make_jaxpr(fun)(*types).jaxpr
     problems = [calls_back(line) for line in callback_lines(jaxpr)]
-    if inner is not fun:
+    if isinstance(traced, jax.stages.Traced):
         shardings = _out_shardings(jaxpr)
         problems += _of_other_size(shardings, chosen)
         inner = _placing(inner, shardings)
@@ -124,15 +126,17 @@ def _not_numbers(args: Sequence[PyTree]) -> list[Problem]:
     ]
 
 
-def _not_whole(fun: Function, args: Sequence[PyTree]) -> list[Problem]:
-    """Why a traceable function does not take all of its arguments as whole arrays."""
-    trace: Any = getattr(fun, "trace", None)
-    if trace is None:
-        return []
-    traced = trace(*args)
+def _not_whole(fun: Function, args: Sequence[PyTree], traced: Unchecked) -> list[Problem]:
+    """Why a function does not take all of its arguments as whole arrays.
+
+    Args:
+      traced: what its method `trace` returns; None if it has none.
+    """
     if isinstance(traced, jax.stages.Traced):
         fix = "bind the static values first: functools.partial(f, n=3)"
         return refusals.static_arguments(args, traced, fix)
+    if not isinstance(traced, Graph):
+        return []
     found = f"{show_type_of(fun)}: how it splits arrays is what you wrote"
     fix = "pass the function that calls it"
     return [Problem("the function", found, "a function of whole arrays", fix)]
