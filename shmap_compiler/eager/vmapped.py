@@ -24,13 +24,14 @@ from shmap_compiler.base.jax_compat import ahead_of_time, axis_of_effect, is_key
 from shmap_compiler.base.untyped import AnyValue, Device, Eqn
 from shmap_compiler.collectives import COLLECTIVES, POINT_TO_POINT, RECORDS, record_of
 from shmap_compiler.collectives.rows import DeviceAxis
+from shmap_compiler.eager.batching_rules import has_foreign_rule
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation
 from shmap_compiler.eager.per_device import PerDevice
 from shmap_compiler.eager.placing import resharded
 from shmap_compiler.eager.vmapped_collectives import RULES
 from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.graph import Graph
-from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.jaxprs.contents import equations, primitives
 from shmap_compiler.jaxprs.held_programs import CUSTOM_VMAP
 
 
@@ -142,11 +143,13 @@ def _needs_devices(graph: Graph) -> bool:
     """Whether an operation cannot be computed on rows.
 
     Callbacks in a branch would run for rows that do not take it. Generators other than threefry
-    draw other numbers for several keys at once. Kernels may communicate with other devices.
+    draw other numbers for several keys at once. Kernels may communicate with other devices. A rule
+    for `jax.vmap` that is not JAX's may combine rows.
     """
     types = [v.aval for eqn in equations(graph.jaxpr) for v in (*eqn.invars, *eqn.outvars)]
     return (
         bool(graph.effects)
+        or any(map(has_foreign_rule, primitives(graph.jaxpr)))
         or any(
             eqn.primitive.name in _OF_DEVICES
             or is_callback(eqn.primitive)

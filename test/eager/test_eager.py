@@ -19,6 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from jax import lax
 from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from programs import programs
@@ -1072,3 +1074,96 @@ def test_a_rule_for_vmap_that_nothing_calls():
     summed = jax.custom_batching.sequential_vmap(lambda b: lax.psum(b, "i"))
     same(mapped(lambda b: doubled(b) + jax.jit(doubled)(b)), X)
     same(mapped(summed, out_specs=P(None, "j")), X)
+
+
+def same_value(name, rule=None, table=batching.primitive_batchers):
+    """A primitive of the user's that returns its operand, with a rule for jax.vmap."""
+    primitive = Primitive(name)
+    primitive.def_impl(lambda x: x)
+    primitive.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda x: x, multiple_results=False))
+    if rule:
+        table[primitive] = rule
+    return primitive
+
+
+def largest(values, dims):
+    """A rule for a value that is the same for all elements of the user's jax.vmap."""
+    return jnp.max(values[0], dims[0]), None
+
+
+@functools.wraps(batching.broadcast)  # it then claims to be JAX's
+def largest_of(data, values, dims):
+    return largest(values, dims)
+
+
+def raises(values, dims):
+    raise ValueError("not for jax.vmap")
+
+
+class Largest:
+    def rule(self, values, dims):
+        return largest(values, dims)
+
+
+OWN_RULES = {
+    "plain": same_value("largest", largest),
+    "with the axis": same_value("largest_fancy", largest_of, batching.fancy_primitive_batchers),
+    "with its size": same_value(
+        "largest_axis",
+        lambda size, name, _, *args: largest(*args),
+        batching.axis_primitive_batchers,
+    ),
+    "partial": same_value(
+        "largest_partial",
+        functools.partial(
+            lambda rule, data, *args: rule(*args), jax.jit(largest, static_argnums=1)
+        ),
+        batching.fancy_primitive_batchers,
+    ),
+    "method": same_value("largest_method", Largest().rule),
+    "raises": same_value("raises", raises),
+}
+unvmapped = OWN_RULES["plain"].bind
+
+
+@pytest.mark.parametrize("name", OWN_RULES)
+def test_a_primitive_with_a_rule_for_vmap_that_nothing_calls(name):
+    same(mapped(lambda b: b - OWN_RULES[name].bind(b)), X)
+
+
+@jax.custom_jvp
+def zeros(b):
+    return b - unvmapped(b)
+
+
+zeros.defjvp(lambda primals, tangents: (zeros(*primals), tangents[0]))
+
+HOLDERS = {
+    "jit": jax.jit(lambda b: b - unvmapped(b)),
+    "cond": lambda b: lax.cond(b[0, 0] > 9, lambda b: b - unvmapped(b), lambda b: b, b),
+    "scan": lambda b: lax.scan(lambda c, row: (c, row - unvmapped(row)), 0, b)[1],
+    "checkpoint": jax.checkpoint(lambda b: b - unvmapped(b)),
+    "custom_jvp": jax.jit(zeros),
+    "vmap": lambda b: jax.vmap(lambda row: row - unvmapped(row))(b),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_such_a_primitive_in_a_program(name):
+    same(mapped(HOLDERS[name]), X)
+
+
+def test_such_a_primitive_under_vmap_of_the_call():
+    batch = jnp.stack([X, X + 1])
+    for f in (mapped(lambda b: b - unvmapped(b)), mapped(jax.jit(lambda b: b - unvmapped(b)))):
+        np.testing.assert_array_equal(jax.vmap(f)(batch), jnp.stack([0 * X - 1, 0 * X]))
+
+
+def test_operations_with_rules_of_jax_stay_on_one_device(monkeypatch):
+    made = same_value("vectorized")
+    batching.defvectorized(made)
+    monkeypatch.delattr(Vmapped, "_compile_over_devices")
+    for name in ["arithmetic", "indexing", "scan", "while", "cond", "jit", "psum_scatter"]:
+        PROGRAMS.clear()
+        mapped(lambda b, body=BODIES[name]: made.bind(body(b)))(X)
