@@ -19,6 +19,7 @@ from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.jax_compat import (
     lowering_config,
     no_mesh,
+    once_per_type,
     setting,
     shaped_array,
     special_value,
@@ -50,6 +51,8 @@ VARYING: Cache[tuple[Axes, ...]] = Cache(maxsize=16384)
 _SCALARS: Cache[jax.Array] = Cache(maxsize=1024)
 
 _NOWHERE: Axes = frozenset()
+
+_on_mesh = once_per_type(varying_type)
 
 _CHECKS_OF_VALUES = {jax.debug_nans: "jax_debug_nans", jax.debug_infs: "jax_debug_infs"}
 
@@ -153,9 +156,10 @@ class OperationTrace(Trace):
                 raise
             where = f"{primitive} at {shown_source(self._source())}"
             raise FloatingPointError(f"invalid value ({special}) encountered in {where}") from None
+        types = types or [self.typed(t, _NOWHERE) for t in program.types]
         return [
             Blocks(self, *each)
-            for each in zip(types or program.types, results, axes, program.type_keys, strict=True)
+            for each in zip(types, results, axes, program.type_keys, strict=True)
         ]
 
     def on_each_device(self, primitive, operands, params) -> list[Blocks]:
@@ -171,7 +175,8 @@ class OperationTrace(Trace):
         ]
 
     def typed(self, aval: Aval, varying: Axes) -> Aval:
-        return varying_type(aval, self.body_mesh, varying) if self.rules.typed else aval
+        """The type of a value of the body, as it is in programs that the body traces."""
+        return _on_mesh(aval, self.body_mesh, varying if self.rules.typed else _NOWHERE)
 
     def _result_types(self, primitive, operands, params) -> list[Aval]:
         """The types of the results by JAX's rules, if types say what varies; otherwise none.

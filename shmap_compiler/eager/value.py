@@ -170,7 +170,8 @@ class Constant(EagerValue):
 
     def __init__(self, trace: Trace, array: jax.Array):
         found = jax.typeof(array)
-        super().__init__(trace, shaped_array(found.shape, found.dtype, found.weak_type))
+        block = shaped_array(found.shape, found.dtype, found.weak_type)
+        super().__init__(trace, trace.typed(block, frozenset()))
         self.array = array
 
     def __str__(self) -> str:

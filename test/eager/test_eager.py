@@ -1060,6 +1060,19 @@ def test_host_platform_meshes_use_the_stacked_form():
     assert forms == [Vmapped]
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_values_have_the_types_of_what_programs_compute_from_them(layout, check_vma):
+    def types(x, y):
+        made = jnp.ones(2)
+        for value in (x, made, lax.psum(x, "i"), made * 2):
+            assert jax.typeof(value) == jax.typeof(value * 1)
+            assert jax.eval_shape(lambda v=value: v) == jax.eval_shape(lambda v=value: v * 1)
+        return jax.jit(lambda x: x if jax.typeof(x) == jax.typeof(x * 1) else y)(x)
+
+    f = mapped(types, (BLOCKS, BLOCKS), check_vma=check_vma)
+    np.testing.assert_array_equal(f(X, -X), X)
+
+
 def test_a_rule_for_vmap_that_nothing_calls():
     """Eager calls vmap operations over the devices; such rules are for the user's own vmaps."""
 
