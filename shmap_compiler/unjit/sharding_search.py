@@ -83,7 +83,8 @@ def search_shardings(
         raise TargetError(who, problems)
     found = [dict(mesh)] if mesh is not None else meshes(chosen.device_count)
     types = jax.tree.map(input_type, args)
-    traced = trace(*args) if (trace := getattr(fun, "trace", None)) else None
+    trace = getattr(fun, "trace", None) if hasattr(fun, "lower") else None
+    traced = trace(*args) if trace is not None else None
     if problems := _not_whole(fun, args, traced):
         raise TargetError(who, problems)
     jaxpr = jax.make_jaxpr(fun)(*types).jaxpr

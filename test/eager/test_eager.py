@@ -29,6 +29,7 @@ from shmap_compiler import shard_map
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import BodyError, HangError, ReplicationError, VaryingValueError
 from shmap_compiler.eager import PROGRAMS, EagerValue
+from shmap_compiler.eager.batching_rules import has_foreign_rule
 from shmap_compiler.eager.per_device import PerDevice
 from shmap_compiler.eager.vmapped import Vmapped
 from shmap_compiler.graph.structural_keys import jaxpr_key, key
@@ -1143,6 +1144,17 @@ unvmapped = OWN_RULES["plain"].bind
 @pytest.mark.parametrize("name", OWN_RULES)
 def test_a_primitive_with_a_rule_for_vmap_that_nothing_calls(name):
     same(mapped(lambda b: b - OWN_RULES[name].bind(b)), X)
+
+
+class OtherPrimitive(Primitive):
+    """Of another package: its `bind` may do more than its rules say."""
+
+
+def test_primitives_of_other_classes_count_as_having_such_rules():
+    for cls, is_foreign in ((Primitive, False), (OtherPrimitive, True)):
+        primitive = cls("vectorized")
+        batching.defvectorized(primitive)
+        assert has_foreign_rule(primitive) == is_foreign
 
 
 @jax.custom_jvp
