@@ -101,8 +101,7 @@ class ChooseOverlap(Pass):
             self._prepare(trial)
         is_chosen = False
         for choice in self._choices(trial):
-            if choice.form is not None:
-                record(choice.site, choice.form)
+            record(choice)
             if choice.form is not None and choice.is_rewritten:
                 write(choice.site.op, choice.form)
                 is_chosen = True

@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shmap_passes.cost.machine import Machine
-from shmap_passes.overlap.choose.chosen_forms import recording
+from shmap_passes.overlap.choose.chosen_forms import observing, recording
+from shmap_passes.overlap.choose.decision import Choice
 
 from shmap_compiler.base.untyped import Function, PyTree, Setting
 from shmap_compiler.lowering.overlap import OverlapSetting, using_setting
 from shmap_compiler.lowering.snapshots import Snapshots
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.compile_for_target import check_target
-from shmap_compiler.stages.compile_overlapped import PLAIN, compile_overlapped
+from shmap_compiler.stages.compile_overlapped import PLAIN, compile_overlapped, machine_for
 from shmap_compiler.stages.compiled import Compiled
 from shmap_compiler.stages.option_errors import read_options
+from shmap_compiler.stages.overlap_report import OverlapChoice, OverlapReport
 from shmap_compiler.stages.portable import Portable
 from shmap_compiler.targets import Target
 
@@ -63,6 +65,21 @@ class OverlappedFunction:
         return compile_overlapped(
             self._lowered, self.setting, target, given, progress, None, signature
         )
+
+    def overlap_report(self, target: Target) -> OverlapReport:
+        """What is chosen in the shard_maps of the function; see `Lowered.overlap_report`.
+
+        Nothing if the figures of the target are not known, or some axes of a mesh are automatic.
+        """
+        machine = machine_for(self.plain.signature, target)
+        found: list[OverlapChoice] = []
+
+        def observe(choice: Choice) -> None:
+            found.append(OverlapChoice.of(choice))
+
+        with using_setting(self.setting), observing(observe):
+            lower_function(self.fun, self.args, target.platform, machine)
+        return OverlapReport(tuple(found))
 
     def _lowered(
         self, platform: str, setting: OverlapSetting, machine: Machine | None

@@ -25,6 +25,7 @@ from shmap_compiler.lowering.compiler_options import NO_OPTIONS
 from shmap_compiler.lowering.overlap import OverlapSetting, overlap_setting
 from shmap_compiler.stages import compile_overlapped as module
 from shmap_compiler.stages import lowered as lowered_module
+from shmap_compiler.stages import overlapped_function as overlapped_module
 from shmap_compiler.stages.overlapped_function import OverlappedFunction
 from shmap_compiler.targets.attached import machine_of_devices, machine_of_mesh
 
@@ -389,6 +390,19 @@ def test_a_jitted_function_for_another_number_of_devices():
     function = OverlappedFunction.of(fun, types, "cpu", OverlapSetting("force"))
     with pytest.raises(TargetError, match="cpu:4"):
         function.compile(Target.parse("cpu:4"))
+
+
+@pytest.mark.parametrize(("divisor", "form"), [(1, "ring"), (128, None)])
+def test_a_jitted_function_has_a_report(divisor, form, monkeypatch):
+    """Also on what is too small to be rewritten."""
+    monkeypatch.setattr(overlapped_module, "machine_for", lambda *_: V6E)
+    fun, types = jitted(AbstractMesh((8,), ("i",)))
+    types = [t.update(shape=[size // divisor for size in t.shape]) for t in types]
+    function = OverlappedFunction.of(fun, types, "tpu", OverlapSetting("auto"))
+    (choice,) = function.overlap_report(Target.parse("tpu:v6e:2x4")).choices
+    assert (choice.pattern, choice.form) == ("gather-product", form)
+    assert bool(choice.reason) == (form is None)
+    assert "test_overlap.py:" in choice.line
 
 
 @needs_tpu_compiler

@@ -175,9 +175,12 @@ def _overlap_report(
     from shmap_compiler.lowering.overlap import read_setting
 
     mode = read_setting(options.overlap, options.overlap_rounding).mode
-    if isinstance(work, program.AnyProgram) or mode == "off":
+    if mode == "off":
         return None
     overlap = program.overlap_options(options)
+    if isinstance(work, program.AnyProgram):
+        report = work.lower(target, **overlap).overlap_report(target)
+        return report if report.choices else None
     if isinstance(work, program.Program):
         return work.lower(options.partitioner, **overlap).overlap_report(target)
     return work.overlap_report(target, **overlap)

@@ -4,18 +4,22 @@
         run(module, passes)
     chosen[0].form.name          "ring"
 
-The operations of the choices are gone when the pipeline ends, so what is kept does not name them.
+    with observing(print):       # each choice, also to leave a site as it is
+        run(module, passes)
+
+The operations of the choices are gone when the pipeline ends, so what is kept must not name them.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from ..form import Form
-from .site import Pattern, Site
+from .decision import Choice
+from .site import Pattern
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,23 @@ def recording() -> Generator[list[ChosenForm]]:
         _recorded.reset(token)
 
 
-def record(site: Site, form: Form) -> None:
-    """Adds a form to what is recorded, if anything is."""
-    chosen = _recorded.get()
-    if chosen is not None:
-        chosen.append(ChosenForm(form, site.pattern, site.received, site.count))
+_observe: ContextVar[Callable[[Choice], object] | None] = ContextVar("observe", default=None)
+
+
+@contextlib.contextmanager
+def observing(observe: Callable[[Choice], object]) -> Generator[None]:
+    """Calls a function with each choice that is made inside this context, in this thread."""
+    token = _observe.set(observe)
+    try:
+        yield
+    finally:
+        _observe.reset(token)
+
+
+def record(choice: Choice) -> None:
+    """Tells who records or observes of a choice."""
+    chosen, observe, site = _recorded.get(), _observe.get(), choice.site
+    if chosen is not None and choice.form is not None:
+        chosen.append(ChosenForm(choice.form, site.pattern, site.received, site.count))
+    if observe is not None:
+        observe(choice)
