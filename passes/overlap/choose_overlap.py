@@ -39,7 +39,7 @@ from ..ir.body_form import read_body_form
 from ..ir.find_ops import find_ops
 from ..ir.inline_calls import erase_uncalled
 from .choose.choices import choices
-from .choose.chosen_forms import record
+from .choose.chosen_forms import tell
 from .choose.decision import Choice, Effort
 from .form import Form, write
 from .rewrite.inline_local import inline_local
@@ -101,7 +101,7 @@ class ChooseOverlap(Pass):
             self._prepare(trial)
         is_chosen = False
         for choice in self._choices(trial):
-            record(choice)
+            tell(choice)
             if choice.form is not None and choice.is_rewritten:
                 write(choice.site.op, choice.form)
                 is_chosen = True

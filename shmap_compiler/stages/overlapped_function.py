@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from shmap_passes.cost.machine import Machine
 from shmap_passes.overlap.choose.chosen_forms import observing, recording
-from shmap_passes.overlap.choose.decision import Choice
 
 from shmap_compiler.base.untyped import Function, PyTree, Setting
 from shmap_compiler.lowering.overlap import OverlapSetting, using_setting
@@ -73,11 +72,10 @@ class OverlappedFunction:
         """
         machine = machine_for(self.plain.signature, target)
         found: list[OverlapChoice] = []
-
-        def observe(choice: Choice) -> None:
-            found.append(OverlapChoice.of(choice))
-
-        with using_setting(self.setting), observing(observe):
+        with (
+            using_setting(self.setting),
+            observing(lambda choice: found.append(OverlapChoice.of(choice))),
+        ):
             lower_function(self.fun, self.args, target.platform, machine)
         return OverlapReport(tuple(found))
 

@@ -42,37 +42,36 @@ class ChosenForm:
         return self.pattern != "softmax"
 
 
-_recorded: ContextVar[list[ChosenForm] | None] = ContextVar("recorded", default=None)
+Observe = Callable[[Choice], object]
+
+_observers: ContextVar[tuple[Observe, ...]] = ContextVar("observers", default=())
+
+
+@contextlib.contextmanager
+def observing(observe: Observe) -> Generator[None]:
+    """Calls a function with each choice that is made inside this context, in this thread."""
+    token = _observers.set((*_observers.get(), observe))
+    try:
+        yield
+    finally:
+        _observers.reset(token)
 
 
 @contextlib.contextmanager
 def recording() -> Generator[list[ChosenForm]]:
     """The forms that are chosen inside this context, in this thread."""
     chosen: list[ChosenForm] = []
-    token = _recorded.set(chosen)
-    try:
+
+    def record(choice: Choice) -> None:
+        site, form = choice.site, choice.form
+        if form is not None:
+            chosen.append(ChosenForm(form, site.pattern, site.received, site.count))
+
+    with observing(record):
         yield chosen
-    finally:
-        _recorded.reset(token)
 
 
-_observe: ContextVar[Callable[[Choice], object] | None] = ContextVar("observe", default=None)
-
-
-@contextlib.contextmanager
-def observing(observe: Callable[[Choice], object]) -> Generator[None]:
-    """Calls a function with each choice that is made inside this context, in this thread."""
-    token = _observe.set(observe)
-    try:
-        yield
-    finally:
-        _observe.reset(token)
-
-
-def record(choice: Choice) -> None:
-    """Tells who records or observes of a choice."""
-    chosen, observe, site = _recorded.get(), _observe.get(), choice.site
-    if chosen is not None and choice.form is not None:
-        chosen.append(ChosenForm(choice.form, site.pattern, site.received, site.count))
-    if observe is not None:
+def tell(choice: Choice) -> None:
+    """Tells all who observe of a choice."""
+    for observe in _observers.get():
         observe(choice)

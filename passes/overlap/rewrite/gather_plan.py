@@ -62,13 +62,15 @@ class Plan:
             and value not in self.cuts
             and not is_fused(source.name)
             and all(
-                user in self.ops
-                and cut_of_operand(user, use.operand_number, self.cuts[user.results[0]])
-                == self.cuts[self.outs[0]]
-                for use in value.uses
-                for user in [use.owner.operation]
+                self._takes_pieces(use.owner.operation, use.operand_number) for use in value.uses
             )
         )
+
+    def _takes_pieces(self, op: ir.Operation, number: int) -> bool:
+        """Whether the plan computes an operation on the same pieces of an operand as the result."""
+        if op not in self.ops:
+            return False
+        return cut_of_operand(op, number, self.cuts[op.results[0]]) == self.cuts[self.outs[0]]
 
     def replace_by(self, name: str, form: Form, build: Callable[[], list[Value]]) -> None:
         """Replaces what others use, and erases what nothing uses any more.
