@@ -126,29 +126,50 @@ class Hiding:
         2% on v6e, than the sum beside another product, during which products take longer.
         """
         form = candidate.choice.form
-        return form is not None and not (self.is_in_loop and form.name == "columns")
+        return form is not None and not (self.is_in_loop and _is_in_columns(candidate))
 
     def _fastest_without(
         self, formed: Sequence[Candidate], group: Sequence[Candidate], reached: _Reached
     ) -> frozenset[Candidate]:
-        """Those of some forms without which a group takes the least time."""
-        others = self._others * len(group) / len(self.candidates)
+        """Those of some forms without which a group takes the least time.
 
-        def seconds_without(given_up: frozenset[Candidate]) -> float:
-            return others + self._run(group, given_up, reached)[0]
-
+        A gather's form that puts the whole together is given up for any gain: what reads the whole
+        waits for its last chunk, and needs memory beside the chunks.
+        """
         none = frozenset[Candidate]()
-        share = _SHARE if self.is_tpu else 1.0  # Nothing changes where a form is given up.
-        best, given_up = seconds_without(none) * share, none
-        for tried in (none, frozenset(formed)) if formed else ():
+        if not self.is_tpu:
+            return self._faster(none, formed, group, reached, 1.0)  # Nothing changes there.
+        kept = [each for each in formed if each.site.kept]
+        given_up = self._faster(none, kept, group, reached, 1.0)
+        others = [each for each in formed if each not in given_up]
+        return self._faster(given_up, others, group, reached, _SHARE)
+
+    def _faster(
+        self,
+        given_up: frozenset[Candidate],
+        formed: Sequence[Candidate],
+        group: Sequence[Candidate],
+        reached: _Reached,
+        share: float,
+    ) -> frozenset[Candidate]:
+        """What to give up of some forms beside others, if a group takes at most a share then."""
+        if not formed:
+            return given_up
+        rest = self._others * len(group) / len(self.candidates)
+
+        def seconds_without(tried: frozenset[Candidate]) -> float:
+            return rest + self._run(group, tried, reached)[0]
+
+        best, found = seconds_without(given_up) * share, given_up
+        for tried in (given_up, given_up.union(formed)):
             seconds = seconds_without(tried)
             for each in formed:
                 other = tried ^ {each}
-                if (found := seconds_without(other)) < seconds:
-                    seconds, tried = found, other
+                if (without := seconds_without(other)) < seconds:
+                    seconds, tried = without, other
             if seconds < best:
-                best, given_up = seconds, tried
-        return given_up
+                best, found = seconds, tried
+        return found
 
     def _run(
         self, group: Sequence[Candidate], given_up: frozenset[Candidate], reached: _Reached
@@ -161,7 +182,7 @@ class Hiding:
         for each in given_up:
             for number in self._own[each]:
                 if all_given_up.issuperset(self._owners[number]):
-                    free[number] = self.products[number]
+                    free[number] += self.products[number] - self._free[number]
         seconds, hidden = 0.0, Hidden()
         for each in group:
             if each.choice.form and each not in given_up:
@@ -189,8 +210,21 @@ class Hiding:
         """What there is before the first candidate."""
         forms = {each.number: each.choice.form for each in self.candidates}
         ordered = bits(number for number, form in forms.items() if form and form.ordered)
-        free = {n: s for n, s in self.products.items() if not self._owners[n]}
-        return _Reached(frozenset(), ordered, free, {})
+        return _Reached(frozenset(), ordered, self._free, {})
+
+    @cached_property
+    def _free(self) -> dict[int, float]:
+        """The seconds of each product in which it hides nothing of its own, by number.
+
+        Those of chunks of a gather, while the next one arrives, are its own. In a ring it has none.
+        """
+        free: dict[int, float] = {}
+        for number, seconds in self.products.items():
+            owners = self._owners[number]
+            in_chunks = all(each.site.kept and _is_in_columns(each) for each in owners)
+            sent = sum(each.sent for each in owners)
+            free[number] = max(0.0, seconds - sent) if in_chunks else 0.0
+        return free
 
     @cached_property
     def _own(self) -> dict[Candidate, list[int]]:
@@ -228,3 +262,8 @@ class Hiding:
         """The seconds of the products that are of no candidate."""
         own = {number for numbers in self._own.values() for number in numbers}
         return sum(seconds for number, seconds in self.products.items() if number not in own)
+
+
+def _is_in_columns(candidate: Candidate) -> bool:
+    form = candidate.choice.form
+    return form is not None and form.name == "columns"

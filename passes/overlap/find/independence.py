@@ -32,10 +32,10 @@ class Independence:
     def beside(self, collective: int) -> list[int]:
         """The products that do not need a collective, and that it does not need.
 
-        Those that wait for another collective, which it does not wait for, come too late.
+        Those that wait for a later collective come too late.
         """
         needed = self.flow.needed
-        late = self._sent & ~needed[collective]
+        late = self._sent >> collective << collective
         apart = numbers(self.apart(collective))
         return [product for product in apart if not needed[product] & late]
 

@@ -118,6 +118,20 @@ WEIGHTS = (P("i"), P(), P())
 PROGRAMS[data_parallel] = (WEIGHTS, ((131072, 2048), (2048, 8192), (8192, 2048)), WEIGHTS)
 
 
+def gated_gradient(x, gate, up, down):
+    """The gradient of a gated MLP whose weights are gathered: it reads whole ones again."""
+
+    def loss(x, gate, up, down):
+        gate, up, down = (lax.all_gather(w, "i", tiled=True) for w in (gate, up, down))
+        return ((jax.nn.silu(x @ gate) * (x @ up) @ down).astype(jnp.float32) ** 2).sum()
+
+    return jax.grad(loss, (0, 1, 2, 3))(x, gate, up, down)
+
+
+ROWS = (P("i"),) * 4
+PROGRAMS[gated_gradient] = (ROWS, ((65536, 4096), *((4096, 14336),) * 2, (14336, 4096)), ROWS)
+
+
 def body(fun, sizes=None):
     specs, shapes, out = PROGRAMS[fun]
     mesh = AbstractMesh((8,), ("i",))
@@ -228,6 +242,13 @@ def test_only_products_that_hide_a_gather_count():
     """In 5.44 ms for 6.03, instead of 5.69 with a ring, and with no more memory than as it is."""
     sizes = ((8192, 8192), (8192, 2048), (4096, 8192), (8192, 8192))
     assert forms(gathered_beside_more, V6E, sizes=sizes) == ["asynchronous"]
+
+
+@pytest.mark.parametrize("machine", [V6E, V5P])
+def test_earlier_products_hide_gathers_though_they_are_computed_in_chunks(machine):
+    """In 16.21 ms for 16.61 on v6e, and 24.45 for 25.10 on v5p, with 51 and 261 MiB less."""
+    gathers = forms(gated_gradient, machine)[:3]
+    assert gathers == ["columns", "asynchronous", "asynchronous"]
 
 
 @pytest.mark.parametrize(("columns", "is_sent"), [(8192, True), (4096, False), (1024, False)])

@@ -3,6 +3,8 @@
 import pytest
 import shmap_passes
 import test_asynchronous as programs
+from jax import lax
+from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from shmap_passes.ir.body_form import read_body_form
 from shmap_passes.ir.collective_ops import COLLECTIVES
@@ -20,6 +22,15 @@ def beside(fun):
         return [[found.products.index(n) for n in found.beside(each)] for each in sent]
 
 
+def gathered_twice(x, v, w):
+    for each in (v, w):
+        x = x @ lax.all_gather(each, "i", tiled=True)
+    return x
+
+
+programs.PROGRAMS[gathered_twice] = ((P("i"),) * 3, ((64, 32),) + ((32, 32),) * 2, P("i"))
+
+
 @pytest.mark.parametrize(
     ("fun", "expected"),
     [
@@ -30,6 +41,8 @@ def beside(fun):
         (programs.chain, [[]]),
         # The second product waits for the second sum; the first waits for neither.
         (programs.last, [[], [0]]),
+        # A product that waits for an earlier gather is early enough for a later one.
+        (gathered_twice, [[], [0]]),
         # Both sums come before what needs the first; the last product needs the first one only.
         (programs.layer_of_scaled, [[], [2]]),
     ],
