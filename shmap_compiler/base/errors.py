@@ -48,6 +48,10 @@ class TypeProblem(Problem):
     """A mistake in the type of an argument, rather than in its value."""
 
 
+class OptionProblem(Problem):
+    """A mistake in what is asked for, such as a target or a stage, rather than in the program."""
+
+
 class PlatformProblem(Problem):
     """What JAX cannot lower for one platform, but perhaps for another."""
 

@@ -12,7 +12,7 @@ import shmap_passes
 from shmap_passes import PASSES, Pass, PipelineError
 
 from shmap_compiler.base.descriptions import show_value
-from shmap_compiler.base.errors import Problem, ShmapError
+from shmap_compiler.base.errors import OptionProblem, Problem, ShmapError
 
 _DEFAULT_ANCHOR = "shmap-legalize-collectives"
 
@@ -107,7 +107,7 @@ def _wrong(element: object) -> Iterator[Problem]:
             shmap_passes.require_known(_parsed(element))
         except PipelineError as error:
             fix = "correct the text; `shmap-opt --list-passes` lists the passes of this project"
-            yield Problem(where, f"{element!r}: {error}", "a pass that exists", fix)
+            yield OptionProblem(where, f"{element!r}: {error}", "a pass that exists", fix)
         return
     if isinstance(element, Pass):
         try:
@@ -125,9 +125,9 @@ def _wrong(element: object) -> Iterator[Problem]:
 def _wrong_anchors(before: object, after: object) -> Iterator[Problem]:
     if before is not None and after is not None:
         found = f"before={before!r} and after={after!r}"
-        yield Problem("before, after", found, "one of the two", "omit one of them")
+        yield OptionProblem("before, after", found, "one of the two", "omit one of them")
     names = [each.name for each in shmap_passes.pipeline()]
     for where, name in (("before", before), ("after", after)):
         if name is not None and name not in names:
             needed = f"a pass of the pipeline: {', '.join(names)}"
-            yield Problem(where, show_value(name), needed, "use one of these names")
+            yield OptionProblem(where, show_value(name), needed, "use one of these names")

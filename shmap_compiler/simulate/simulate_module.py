@@ -14,7 +14,7 @@ from shmap_passes.files.parse import UnreadableArtifact
 from shmap_passes.ir.mesh import MOST_LISTED
 from shmap_passes.ir.ops import replica_count
 
-from shmap_compiler.base.errors import Problem, ProgramName, SimulationError
+from shmap_compiler.base.errors import OptionProblem, Problem, ProgramName, SimulationError
 from shmap_compiler.base.random_keys import as_data
 from shmap_compiler.base.untyped import AnyValue, TreeDef
 from shmap_compiler.simulate.borders import UnreadableSharding
@@ -107,7 +107,8 @@ def playable(
     except HasOtherMesh as error:
         found = ", ".join(f"{name}={size}" for name, size in (axes or {}).items())
         fix = "leave the axes out: the module has a mesh of its own"
-        raise simulation_error(who, "axes", found, f"the mesh {error.mesh}", fix) from None
+        problem = OptionProblem("axes", found, f"the mesh {error.mesh}", fix)
+        raise SimulationError(who, [problem]) from None
     replicas = replica_count(module.module.operation)
     if replicas > 1:
         found, needed = f"{replicas} replicas", "one, whose devices are the partitions"

@@ -24,7 +24,7 @@ from shmap_passes.ir.find_ops import find_ops
 from shmap_passes.ir.inline_calls import functions_of
 from shmap_passes.ir.ops import is_token, terminator, walk
 
-from shmap_compiler.base.errors import Problem, ProgramName, TargetError
+from shmap_compiler.base.errors import OptionProblem, Problem, ProgramName, TargetError
 from shmap_compiler.base.untyped import OpView
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.stages.imported_signature import Given, signature_of
@@ -139,7 +139,7 @@ def _check_axes(form: BodyForm, axes: Mapping[str, int] | None, who: ProgramName
     if axes is not None and dict(axes) != form.mesh.sizes:
         found = ", ".join(f"{name}={size}" for name, size in axes.items())
         fix = "leave the axes out: the module has a mesh of its own"
-        raise TargetError(who, [Problem("axes", found, f"the mesh {form.mesh}", fix)])
+        raise TargetError(who, [OptionProblem("axes", found, f"the mesh {form.mesh}", fix)])
 
 
 def _remove_tokens(main: func.FuncOp) -> None:

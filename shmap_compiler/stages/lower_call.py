@@ -13,7 +13,7 @@ from shmap_passes.cost.machine import Machine
 from shmap_passes.overlap.choose.chosen_forms import recording
 
 from shmap_compiler.base.descriptions import describe, show_value
-from shmap_compiler.base.errors import PlatformProblem, Problem, TargetError
+from shmap_compiler.base.errors import OptionProblem, PlatformProblem, Problem, TargetError
 from shmap_compiler.base.jax_compat import in_scope_if_abstract
 from shmap_compiler.base.jax_compat import partitioner as partitioner_is
 from shmap_compiler.base.untyped import PyTree, Wrapped
@@ -175,7 +175,7 @@ def check_choice(call: TracedCall, name: str, value: object, choices: Sequence[s
 def no_such_choice(
     call: TracedCall, name: str, value: object, choices: Sequence[str]
 ) -> TargetError:
-    problem = Problem(
+    problem = OptionProblem(
         f"{name}={value!r}",
         show_value(value),
         f"one of {', '.join(map(repr, choices))}",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import jax
 
 from shmap_compiler.base.descriptions import show_value
-from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.errors import OptionProblem, Problem, TargetError
 from shmap_compiler.base.untyped import Setting, Unchecked
 from shmap_compiler.lowering.compiler_options import unknown_option
 
@@ -27,7 +27,7 @@ def read_options(who: str, given: object) -> dict[str, Setting]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        problem = Problem(
+        problem = OptionProblem(
             "compiler_options",
             show_value(given),
             "a dict of options by name",
@@ -35,7 +35,7 @@ def read_options(who: str, given: object) -> dict[str, Setting]:
         )
         raise TargetError(who, [problem])
     problems = [
-        Problem(
+        OptionProblem(
             f"compiler_options[{name!r}]",
             f"{show_value(value)} for {show_value(name)}",
             "a name, and a string, number or boolean as its value",
@@ -65,7 +65,7 @@ def refused_option(message: str, given: Mapping[str, Unchecked]) -> Problem | No
     """What is wrong with one of the user's options, if the message of a compiler is about one."""
     name = unknown_option(message)
     if name in given:
-        return Problem(
+        return OptionProblem(
             f"compiler_options[{name!r}]",
             "an option that this compiler does not know",
             "an option of XLA, or of the compiler of the target",
@@ -77,7 +77,7 @@ def refused_option(message: str, given: Mapping[str, Unchecked]) -> Problem | No
         name = "optimization_level"
     if name is None or name not in given:
         return None
-    return Problem(
+    return OptionProblem(
         f"compiler_options[{name!r}]",
         f"{show_value(given[name])}: {message}",
         "a value that the compiler takes for this option",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import jax
 
-from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.errors import OptionProblem, TargetError
 from shmap_compiler.base.meshes import request_cpu_devices
 from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets.target import Target
@@ -25,11 +25,11 @@ class CpuTarget(Target):
     syntax = "cpu:DEVICES"
 
     @classmethod
-    def read(cls, text: str) -> CpuTarget | Problem:
+    def read(cls, text: str) -> CpuTarget | OptionProblem:
         count = text.partition(":")[2]
         if re.fullmatch("[1-9][0-9]{0,8}", count):
             return cls(text, int(count))
-        return Problem(
+        return OptionProblem(
             f"target {text!r}",
             f"{count!r} as the number of devices",
             "a whole number of at least 1, as in 'cpu:8'",
@@ -57,7 +57,7 @@ class CpuTarget(Target):
         here = jax.devices("cpu")
         if len(here) >= self.count:
             return here[: self.count]
-        problem = Problem(
+        problem = OptionProblem(
             self.where,
             f"{len(here)} CPU devices in this process",
             f"{self.count}",

@@ -13,7 +13,7 @@ from jax.experimental import topologies
 from shmap_passes.cost.chips import H100_SXM, H200_SXM, Chip
 from shmap_passes.cost.networks import Coordinates, Nodes
 
-from shmap_compiler.base.errors import Problem
+from shmap_compiler.base.errors import OptionProblem
 from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets.target import Target
 
@@ -120,10 +120,10 @@ class GpuTarget(Target):
     extra = "gpu"
 
     @classmethod
-    def read(cls, text: str) -> GpuTarget | Problem:
+    def read(cls, text: str) -> GpuTarget | OptionProblem:
         match = re.fullmatch(r"gpu:(\w+):(?:([1-9][0-9]{0,8})x)?([1-9][0-9]{0,8})", text)
         if match is None or match[1] not in MODELS:
-            return Problem(
+            return OptionProblem(
                 f"target {text!r}",
                 f"{text.partition(':')[2]!r} after 'gpu:'",
                 f"a model, one of {', '.join(MODELS)}, and the number of GPUs",
@@ -132,7 +132,7 @@ class GpuTarget(Target):
         target = cls(text, match[1], int(match[2] or 1), int(match[3]))
         limit = MODELS[target.model].node_size
         if target.size > limit:
-            return Problem(
+            return OptionProblem(
                 target.where,
                 f"{target.size} GPUs in a node",
                 f"at most {limit}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 from shmap_passes.cost.chips import CHIPS, Chip
 
-from shmap_compiler.base.errors import Problem
+from shmap_compiler.base.errors import OptionProblem
 from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets import gpu, tpu
 from shmap_compiler.targets.target import Target
@@ -22,10 +22,10 @@ class LocalTarget(Target):
     syntax = "local"
 
     @classmethod
-    def read(cls, text: str) -> LocalTarget | Problem:
+    def read(cls, text: str) -> LocalTarget | OptionProblem:
         if text == "local":
             return cls(text)
-        return Problem(
+        return OptionProblem(
             f"target {text!r}",
             f"{text.partition(':')[2]!r} after 'local'",
             "nothing: 'local' means all devices of this process",

@@ -14,7 +14,7 @@ from shmap_passes.cost.chips import Chip
 from shmap_passes.cost.networks import Coordinates, Network
 
 from shmap_compiler.base.descriptions import show_value
-from shmap_compiler.base.errors import Problem, TargetError
+from shmap_compiler.base.errors import OptionProblem, Problem, TargetError
 from shmap_compiler.base.meshes import attached_devices
 from shmap_compiler.base.untyped import Device, Setting, Unchecked
 
@@ -58,7 +58,7 @@ class Target:
         """
         kinds = Target.__subclasses__()
         if not isinstance(text, str) or len(text) > _LONGEST_TEXT:
-            problem = Problem(
+            problem = OptionProblem(
                 "target",
                 show_value(text),
                 f"a Target, or text as one of {', '.join(repr(kind.syntax) for kind in kinds)}",
@@ -72,7 +72,7 @@ class Target:
         return target
 
     @classmethod
-    def read(cls, text: str) -> Target | Problem:
+    def read(cls, text: str) -> Target | OptionProblem:
         """Returns the target of this kind that `text` describes, or what is wrong with the text."""
         raise NotImplementedError
 
@@ -162,11 +162,11 @@ class Target:
             return []
         return [self.lacks(f"no module {self.module!r}, which brings its compiler")]
 
-    def lacks(self, what: str) -> Problem:
+    def lacks(self, what: str) -> OptionProblem:
         """Returns the problem of a package that is missing and that this kind's extra installs."""
         needed = f"the extra {self.extra!r} of shmap_compiler"
         fix = f"run: pip install 'shmap_compiler[{self.extra}]'"
-        return Problem(self.where, what, needed, fix)
+        return OptionProblem(self.where, what, needed, fix)
 
     # ------------------------------------------------------------------------------------ mesh
 
@@ -204,7 +204,7 @@ class Target:
         shape = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         product = "*".join(map(str, sizes.values())) or "1"
         return [
-            Problem(
+            OptionProblem(
                 f"mesh({shape}) on {self.where}",
                 f"{product} = {needed} devices in the mesh",
                 f"{self.device_count}, the devices of the target",
@@ -233,8 +233,8 @@ def _arranged(devices: Sequence[Device], shape: tuple[int, ...]) -> Unchecked:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
 
 
-def _unknown(text: str, forms: Sequence[str]) -> Problem:
-    return Problem(
+def _unknown(text: str, forms: Sequence[str]) -> OptionProblem:
+    return OptionProblem(
         f"target {text!r}",
         f"the kind {text.partition(':')[0]!r}",
         f"one of: {', '.join(forms)}",

@@ -19,7 +19,7 @@ from jax.experimental import topologies
 from shmap_passes.cost.chips import TPU_7X, TPU_V5E, TPU_V5P, TPU_V6E, Chip
 from shmap_passes.cost.networks import Coordinates, Torus
 
-from shmap_compiler.base.errors import Problem
+from shmap_compiler.base.errors import OptionProblem
 from shmap_compiler.base.untyped import Device
 from shmap_compiler.targets.target import Target
 
@@ -129,14 +129,14 @@ class TpuTarget(Target):
     extra = "tpu"
 
     @classmethod
-    def read(cls, text: str) -> TpuTarget | Problem:
+    def read(cls, text: str) -> TpuTarget | OptionProblem:
         match = re.fullmatch(rf"tpu:(\w+):({_SIZE}(?:x{_SIZE})*)", text)
         if match is None or match[1] not in GENERATIONS:
             return _unreadable(text)
         target = cls(text, match[1], tuple(map(int, match[2].split("x"))))
         return target._shape_problem() or target
 
-    def _shape_problem(self) -> Problem | None:
+    def _shape_problem(self) -> OptionProblem | None:
         pod = self._generation.pod
         if len(self.shape) != len(pod):
             needed = f"{len(pod)} dimensions: its network is a {len(pod)}D torus"
@@ -148,9 +148,9 @@ class TpuTarget(Target):
             return None
         return self.refused(f"{math.prod(self.shape)} chips as {_show(self.shape)}", needed)
 
-    def refused(self, found: str, needed: str) -> Problem:
+    def refused(self, found: str, needed: str) -> OptionProblem:
         """The problem of an arrangement that does not exist, with those of similar size."""
-        return Problem(self.where, found, needed, f"use one of {', '.join(self._nearby())}")
+        return OptionProblem(self.where, found, needed, f"use one of {', '.join(self._nearby())}")
 
     @property
     def is_usual(self) -> bool:
@@ -233,8 +233,8 @@ def _show(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def _unreadable(text: str) -> Problem:
-    return Problem(
+def _unreadable(text: str) -> OptionProblem:
+    return OptionProblem(
         f"target {text!r}",
         f"{text.partition(':')[2]!r} after 'tpu:'",
         f"a generation, one of {', '.join(GENERATIONS)}, and the arrangement of its chips",

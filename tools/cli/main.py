@@ -109,7 +109,16 @@ def _import_compiler() -> None:
 def _failed(options: argparse.Namespace, error: Exception) -> int:
     if options.verbose:
         traceback.print_exc()
-    return _fail(options.command, _message(error), 1)
+    return _fail(options.command, _message(error), _status(error))
+
+
+def _status(error: Exception) -> int:
+    """The exit status of an error: 2 if nothing is wrong but what the command line asks for."""
+    from shmap_compiler import ShmapError
+    from shmap_compiler.base.errors import OptionProblem
+
+    problems = error.problems if isinstance(error, ShmapError) else ()
+    return 2 if problems and all(isinstance(p, OptionProblem) for p in problems) else 1
 
 
 def _death(options: argparse.Namespace, death: apart.Died) -> Exception:
