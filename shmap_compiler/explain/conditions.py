@@ -104,8 +104,10 @@ def parse_condition(text: str) -> Condition:
     if name not in FIGURES:
         raise ValueError(f"a figure, one of {', '.join(FIGURES)}")
     units = FIGURES[name].units
+    if unit not in units and FIGURES[name].is_count:
+        raise ValueError(f"{name!r} without a unit")
     if unit not in units:
-        raise ValueError(f"a unit of {name!r}, one of {', '.join(units) or 'none'}")
+        raise ValueError(f"a unit of {name!r}, one of {', '.join(units)}")
     try:
         return Condition(text, name, comparison, float(number) * units[unit])
     except ValueError:

@@ -115,9 +115,11 @@ def playable(
         fix = "lower the program for as many partitions, as jax.jit does, and not for replicas"
         raise simulation_error(who, "module", found, needed, fix)
     if "main" not in module.functions:
-        found = f"the functions {', '.join(module.functions) or 'none'}"
+        found, fix = f"the functions {', '.join(module.functions)}", "name the entry function main"
+        if not module.functions:
+            found, fix = "no functions", "pass the whole module"
         needed = "a function @main, or one public function only"
-        raise simulation_error(who, "module", found, needed, "name the entry function main")
+        raise simulation_error(who, "module", found, needed, fix)
     if module.mesh.size > MOST_LISTED:
         found, needed = f"a mesh of {module.mesh.size:,} devices", f"at most {MOST_LISTED:,}"
         fix = "lower the program for a smaller mesh: every device is simulated"

@@ -43,6 +43,7 @@ def test_conditions(text, found):
         ("speed > 1ms", f"a figure, one of {', '.join(FIGURES)}"),
         ("exposed > 1", "a unit of 'exposed', one of s, ms, us, ns"),
         ("memory > 1ms", "a unit of 'memory', one of B, KiB"),
+        ("collectives > 1ms", "'collectives' without a unit"),
         ("exposed > 1.2.3ms", "a number before the unit, found '1.2.3'"),
     ],
 )

@@ -121,6 +121,12 @@ def test_functions_of_which_none_is_the_entry():
         simulated(text)
 
 
+@pytest.mark.parametrize("text", ["", "module {}"])
+def test_a_module_without_functions(text):
+    with pytest.raises(SimulationError, match=r"found:  no functions"):
+        simulated(text)
+
+
 def summing(sharding, region, count="8 : i32"):
     """A region that returns its blocks as summands, for GSPMD."""
     return f"""
