@@ -64,7 +64,7 @@ def execute(options: argparse.Namespace) -> int:
     from shmap_compiler.base.text_tables import show_seconds
 
     compiler_options = shared_options.compiler_options(options)
-    output.require_writable("-o", options.output)
+    output.require_writable("-o", options.output, is_text=False)
     target = Target.parse(options.compile_for)
     times: dict[str, float] = {}
     overlap = program.overlap_options(options)

@@ -62,10 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html",
         metavar="FILE",
-        help="write a page with the mesh, the blocks and a timeline",
+        help="write a page with the mesh, the blocks and a timeline; '-' is standard output",
     )
     parser.add_argument(
-        "--trace", metavar="FILE", help="write the modelled run for Perfetto (ui.perfetto.dev)"
+        "--trace",
+        metavar="FILE",
+        help="write the modelled run for Perfetto (ui.perfetto.dev); '-' is standard output",
     )
     parser.add_argument(
         "--against",
@@ -84,13 +86,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from shmap_compiler import Target
-
     conditions = read_all(
         *[lambda text=text: _condition(text) for text in options.conditions or ()]
     )
-    output.require_writable("--html", options.html)
-    output.require_writable("--trace", options.trace)
+    files = {"--html": options.html, "--trace": options.trace}
+    for option, path in files.items():
+        output.require_writable(option, path)
+    output.require_one_text({"--json": output.STDOUT if options.json else None, **files})
+    with output.printing_beside(*files.values()):
+        explanation, shown, hangs = _print(options)
+    if options.html is not None:
+        output.write("--html", options.html, shown.to_html())
+    if options.trace is not None:
+        output.write("--trace", options.trace, explanation.to_trace())
+    status = _judge(explanation, conditions)
+    return 1 if hangs else status
+
+
+def _print(options: argparse.Namespace) -> tuple[Explanation, Explanation | SideBySide, bool]:
+    """Prints the explanation. Returns it, what --html shows, and whether a program hangs."""
+    from shmap_compiler import Target
+
     work = _load(options)
     target = Target.parse(_target_text(options, work))
     other = _other(options, target)
@@ -110,12 +126,7 @@ def execute(options: argparse.Namespace) -> int:
             print(f"\n{shown}")
             if other_work is not work and (hangs := _hangs(other_work)):
                 print("", *[f"note: could deadlock: {each}" for each in hangs], sep="\n")
-    if options.html is not None:
-        output.write("--html", options.html, shown.to_html())
-    if options.trace is not None:
-        output.write("--trace", options.trace, explanation.to_trace())
-    status = _judge(explanation, conditions)
-    return 1 if _hangs(work) or _hangs(other_work) else status
+    return explanation, shown, bool(_hangs(work) or _hangs(other_work))
 
 
 def _hangs(work: _Work) -> tuple[str, ...]:

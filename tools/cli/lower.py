@@ -77,18 +77,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     stages = _STAGES if options.stage == "all" else (options.stage,)
-    is_report = options.overlap == "report"
-    if options.report_for is not None and not is_report:
+    if options.report_for is not None and options.overlap != "report":
         where = f"--target {options.report_for}"
         fix = "add --overlap=report, or use `shmap compile`, which compiles for a target"
         raise UsageError(Mistake(where, "no --overlap=report", "a report for this target", fix))
     output.require_writable("-o", options.output)
+    with output.printing_beside(options.output):
+        text = _printed(options, stages)
+    output.write("-o", options.output or output.STDOUT, text)
+    return 0
+
+
+def _printed(options: argparse.Namespace, stages: tuple[str, ...]) -> str:
+    """The text to print, of the stages or of the report; warnings are printed."""
+    is_report = options.overlap == "report"
     work = program.load(options, needs_devices="hlo" in stages and not is_report)
     if is_report:
-        return _report(work, options)
+        lowered = work.lower(options.partitioner, overlap_rounding=options.overlap_rounding)
+        return f"{lowered.overlap_report(options.report_for)}\n"
     if stages == ("named",):
-        _write(work.named().rstrip() + "\n", options.output)
-        return 0
+        return work.named().rstrip() + "\n"
     if stages == ("graph",) and not options.print_ir_after_all:
         graph = work.trace()
         texts = [str(graph)]
@@ -103,14 +111,7 @@ def execute(options: argparse.Namespace) -> int:
         _print_warnings(graph)
     if len(stages) > 1:
         texts = [f"// ----- stage: {s} -----\n{t}" for s, t in zip(stages, texts, strict=True)]
-    _write("\n".join(text.rstrip() + "\n" for text in texts), options.output)
-    return 0
-
-
-def _report(work: program.Program, options: argparse.Namespace) -> int:
-    lowered = work.lower(options.partitioner, overlap_rounding=options.overlap_rounding)
-    _write(f"{lowered.overlap_report(options.report_for)}\n", options.output)
-    return 0
+    return "\n".join(text.rstrip() + "\n" for text in texts)
 
 
 def _print_warnings(graph: Graph) -> None:
@@ -124,10 +125,3 @@ def _print_passes(lowered: Lowered) -> None:
     for name, text in lowered.passes:
         after = "emission" if name == "body" else name
         print(f"// -----// IR Dump After {after} //----- //\n{text}", file=sys.stderr)
-
-
-def _write(text: str, path: str | None) -> None:
-    if path is None:
-        print(text, end="")
-    else:
-        output.write("-o", path, text)

@@ -66,13 +66,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    output.require_writable("-o", options.output)
+    with output.printing_beside(options.output):
+        text = _source(options)
+    if options.output is None:
+        print("\nThe first one as source:\n")
+    output.write("-o", options.output or output.STDOUT, text)
+    if options.output not in (None, output.STDOUT):
+        print(f"wrote {options.output}")
+    return 0
+
+
+def _source(options: argparse.Namespace) -> str:
+    """Prints the table. Returns the best choice as source."""
     import jax
 
     from shmap_compiler import Target, search_shardings
 
     from . import mesh_text, program_files, random_data
 
-    output.require_writable("-o", options.output)
     jax.config.update("jax_traceback_filtering", "off")
     target = Target.parse(options.compile_for)
     mesh = None if options.mesh is None else mesh_text.parse(options.mesh)
@@ -99,13 +111,7 @@ def execute(options: argparse.Namespace) -> int:
         )
     print(search)
     with Progress(f"unjit {function.name}") as progress:
-        text = search.unjit(progress=progress.phase).as_python()
-    if options.output is None:
-        print(f"\nThe first one as source:\n\n{text}", end="")
-    else:
-        output.write("-o", options.output, text)
-        print(f"wrote {options.output}")
-    return 0
+        return search.unjit(progress=progress.phase).as_python()
 
 
 def _mistake(function: UserFunction, target: str, lacks_args: bool) -> Mistake:

@@ -73,7 +73,7 @@ def add_compiler_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
-    """The argument that names a file of text to write; None is standard output.
+    """The argument that names a file of text to write; None is the default, standard output.
 
     Args:
       text: what is written there, for the help.
@@ -82,7 +82,6 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, text: str) -> None
         "-o",
         dest="output",
         metavar=metavar,
-        type=lambda path: None if path == "-" else path,
         help=f"write {text} to {metavar}; '-' is standard output, the default",
     )
 

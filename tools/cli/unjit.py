@@ -70,6 +70,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     output.require_writable("-o", options.output)
+    with output.printing_beside(options.output):
+        function, unjitted, text = _source(options)
+    output.write("-o", options.output or output.STDOUT, text)
+    with output.printing_beside(options.output):
+        if options.output not in (None, output.STDOUT):
+            print(f"wrote {options.output}")
+            print(unjitted.validate())
+        if options.prices:
+            prices = function.guarded(lambda: _prices(unjitted), f"pricing {function.name}")
+            print(f"\n{prices}")
+    return 0
+
+
+def _source(options: argparse.Namespace) -> tuple[UserFunction, Unjitted, str]:
+    """The function, what it becomes, and the text to print: the source, or the difference."""
     names = [options.target, *([] if options.diff is None else [options.diff])]
     functions = [_jitted(name) for name in names]
     programs = [_unjitted(*each, options.partition_for) for each in functions]
@@ -85,17 +100,7 @@ def execute(options: argparse.Namespace) -> int:
             )
         )
         text = text or f"the source of {options.target} and {options.diff} is the same\n"
-    if options.output is None:
-        print(text, end="")
-    else:
-        output.write("-o", options.output, text)
-        print(f"wrote {options.output}")
-        print(first.validate())
-    if options.prices:
-        function, _ = functions[0]
-        prices = function.guarded(lambda: _prices(first), f"pricing {function.name}")
-        print(f"\n{prices}")
-    return 0
+    return functions[0][0], first, text
 
 
 def _jitted(target: str) -> tuple[UserFunction, tuple[PyTree, ...]]:
