@@ -272,14 +272,19 @@ class Pmapped(Generic[_P, _R]):
         return processes.types_of_own_rows(self._program, found)
 
     def _staged(self, stage: Function, args: PyTree, kwargs: PyTree) -> PyTree:
+        program = self._program
         args, kwargs = self._of_all(args, kwargs)
         try:
             return stage(*args, **kwargs)
         except ShmapError:
             raise
         except (TypeError, ValueError):
-            self._program.rows(args, kwargs)  # explains what jit does not take
-            raise
+            program.rows(args, kwargs)  # explains what jit does not take
+            moved = program.moved(args, kwargs) if program.process_count == 1 else None
+            if moved is None:
+                raise
+        moved_args, moved_kwargs = moved
+        return stage(*moved_args, **moved_kwargs)
 
     def _of_all(
         self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]

@@ -32,6 +32,8 @@ PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
 
 GROUPS: tuple[GroupNaming, ...] = get_args(GroupNaming)
 PLATFORMS = ("cpu", "tpu", "cuda")
+_OTHER_DEVICES = "Received incompatible devices"
+"""How JAX's error for arguments on several sets of devices begins."""
 
 
 def lower_for(
@@ -140,6 +142,14 @@ def lower_jitted(jitted: Wrapped, args: Sequence[PyTree], who: str) -> jax.stage
 
 
 def _refusal(error: Exception, who: str, platform: str) -> TargetError:
+    if str(error).startswith(_OTHER_DEVICES):
+        problem = Problem(
+            "the devices of its arguments",
+            str(error).removesuffix(" at "),
+            "arguments on the same devices, which are those of the meshes that the program names",
+            "move them with jax.device_put(x, NamedSharding(mesh, spec)), or use their mesh",
+        )
+        return TargetError(who, [problem])
     problem = PlatformProblem(
         f"lowering for {platform!r}",
         f"{type(error).__name__}: {error}",

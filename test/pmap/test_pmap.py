@@ -411,9 +411,19 @@ def test_arrays_on_other_devices_are_moved(where):
         assert found.sharding.spec == P("i")
 
 
+@pytest.mark.parametrize("where", elsewhere())
+def test_programs_of_arrays_on_other_devices_are_lowered(where):
+    f = pmap(lambda x: x * 2)
+    x = jax.device_put(ROWS, elsewhere()[where])
+    equal(f.lower(x).compile()(ROWS), ROWS * 2)
+    assert f.eval_shape(x).shape == ROWS.shape
+
+
 def test_two_arguments_on_different_devices_are_moved():
     x, y = jax.device_put(ROWS, DEVICES[2]), jax.device_put(ROWS, DEVICES[3])
-    equal(pmap(lambda x, y, k: x * y * k, static_broadcasted_argnums=2)(x, y, 3), ROWS**2 * 3)
+    f = pmap(lambda x, y, k: x * y * k, static_broadcasted_argnums=2)
+    equal(f(x, y, 3), ROWS**2 * 3)
+    equal(f.lower(x, y, 3).compile()(ROWS, ROWS), ROWS**2 * 3)
 
 
 def test_a_function_that_raises_runs_once():

@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import TargetError, TargetTypeError, explain, load, shard_map
+from shmap_compiler import TargetError, TargetTypeError, explain, load, shard_map, unjit
 from shmap_compiler.stages.any_function import lower_function
 
 
@@ -224,6 +224,17 @@ def test_arrays_on_several_meshes():
     y = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=NamedSharding(other, P("all")))
     with pytest.raises(TargetError, match="one mesh for all arguments"):
         explain(lambda x, y: x.sum() + y.sum(), BATCH[0], y, target="cpu:8")
+
+
+def test_arrays_on_other_devices_than_those_of_the_mesh():
+    half = jax.make_mesh((4,), ("i",), devices=jax.devices()[:4], axis_types=(AxisType.Auto,))
+    f = shard_map(lambda x: 2 * x, mesh=half, in_specs=P("i"), out_specs=P("i"))
+    rest = jax.make_mesh((4,), ("i",), devices=jax.devices()[4:], axis_types=(AxisType.Auto,))
+    x = jax.device_put(jnp.arange(8.0), NamedSharding(rest, P("i")))
+    expected = r"the devices of its arguments\n +found: .*\[4, 5, 6, 7\](.|\n)* jax\.device_put"
+    for call in (lambda: explain(jax.jit(f), x, target="cpu:4"), lambda: unjit(jax.jit(f), x)):
+        with pytest.raises(TargetError, match=expected):
+            call()
 
 
 def doubled_by_a_kernel(x):

@@ -41,3 +41,10 @@ def parameter_args(n):
 
 odd_type = f
 odd_type_args = (jax.ShapeDtypeStruct((7,), jnp.float32, sharding=rows),)
+
+
+def plus(x, y):
+    return x + y
+
+
+plus_args = tuple(jax.device_put(jnp.ones(8), device) for device in jax.devices()[:2])
