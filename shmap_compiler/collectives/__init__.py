@@ -85,6 +85,12 @@ def record_in_jax_form(name: str) -> Collective | None:
     return _BY_JAX_FORM.get(name)
 
 
+def function_of_lax(name: str) -> str:
+    """The function of `jax.lax` that a primitive of JAX's stands for; other names are returned."""
+    record = record_in_jax_form(name)
+    return name if record is None or name in record.functions else record.functions[0]
+
+
 __all__ = [
     "COLLECTIVES",
     "JAX_FORMS",
@@ -102,6 +108,7 @@ __all__ = [
     "all_to_all_p",
     "axis_index",
     "axis_index_p",
+    "function_of_lax",
     "pbroadcast",
     "pbroadcast_p",
     "pmax",

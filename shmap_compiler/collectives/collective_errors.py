@@ -24,7 +24,7 @@ from shmap_compiler.base.errors import (
 from shmap_compiler.base.jax_compat import is_forbidden, tracks_varying_types
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import AxisName, DType, Eqn, Parameter
-from shmap_compiler.collectives import JAX_FORMS, record_in_jax_form
+from shmap_compiler.collectives import JAX_FORMS, function_of_lax, record_in_jax_form
 from shmap_compiler.collectives import argument_checks as checks
 from shmap_compiler.collectives.record import RANDOM_KEYS
 from shmap_compiler.collectives.use import Use, listed, use_in_traceback
@@ -53,10 +53,8 @@ def forbidden(name: str, axes: Sequence[AxisName], place: str) -> Problem:
     Args:
       name: of the function of `jax.lax`, or of its primitive.
     """
-    record = record_in_jax_form(name)
-    name = record.functions[0] if record and name not in record.functions else name
     return Problem(
-        f"{name} over {listed(axes)} at {place}",
+        f"{function_of_lax(name)} over {listed(axes)} at {place}",
         "a collective that jax.sharding.no_collectives forbids here",
         "collectives over other axes only",
         "communicate outside of the context, or leave the axes out of it",
@@ -141,7 +139,7 @@ def _is_plain(eqn: Eqn) -> bool:
 def _no_names(use: Use, dimensions: Sequence[int]) -> Iterator[Problem]:
     known = ", ".join(map(repr, use.sizes))
     yield Problem(
-        f"{use.name} over {listed(dimensions)} at {use.place}",
+        f"{function_of_lax(use.name)} over {listed(dimensions)} at {use.place}",
         f"dimension {listed(dimensions)} of the block",
         f"names of manual axes of the mesh: {known}",
         "write the name of a mesh axis",
@@ -167,9 +165,8 @@ def _refused_types(use: Use, dtypes: Sequence[DType]) -> Iterator[Problem]:
     kinds = set(map(_kind, dtypes))
     for kind, refusal in record.refused_types.items():
         if kind in kinds:
-            where = dataclasses.replace(use, name=record.functions[0]).where
             problem = TypeProblem if kind == RANDOM_KEYS else Problem
-            yield problem(where, refusal.found, refusal.needed, refusal.fix)
+            yield problem(use.where, refusal.found, refusal.needed, refusal.fix)
 
 
 def _kind(dtype: DType) -> str:

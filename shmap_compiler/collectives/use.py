@@ -13,7 +13,7 @@ from jax import lax
 
 from shmap_compiler.base.source_lines import is_internal, place_of
 from shmap_compiler.base.untyped import AxisName, Parameter
-from shmap_compiler.collectives import RECORDS
+from shmap_compiler.collectives import RECORDS, function_of_lax
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Use:
 
     @property
     def where(self) -> str:
-        return f"{self.name} over {listed(self.axes) or 'no axis'} at {self.place}"
+        return f"{function_of_lax(self.name)} over {listed(self.axes) or 'no axis'} at {self.place}"
 
     @property
     def devices(self) -> int:

@@ -20,7 +20,7 @@ from shmap_compiler.base.errors import BodyError, Problem
 from shmap_compiler.base.jax_compat import constants_to_inputs, trace_in_scope
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import AnyValue, AxisName, Eqn, Function, Jaxpr
-from shmap_compiler.collectives import vmapped_axes
+from shmap_compiler.collectives import function_of_lax, vmapped_axes
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.graph.nested_graphs import all_equations
 from shmap_compiler.jaxprs.held_programs import CUSTOM_VMAP
@@ -74,7 +74,7 @@ class PlacedRule:
 
 def _named_by_its_rule(eqn: Eqn, axis: str) -> Problem:
     return Problem(
-        f"{eqn.primitive} over {axis!r} at {source_line(eqn)}",
+        f"{function_of_lax(eqn.primitive.name)} over {axis!r} at {source_line(eqn)}",
         f"a rule for vmap that names axis {axis!r}, whose positions it is given as a batch",
         f"a collective over {axis!r} in the custom_vmap function itself, or none",
         f"let the function name {axis!r}: over this axis it is then vmapped without its rule",

@@ -18,6 +18,7 @@ from shmap_compiler.base.jax_compat.name_stacks import transforms
 from shmap_compiler.base.meshes import ManualRegion
 from shmap_compiler.base.source_lines import source_line
 from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr
+from shmap_compiler.collectives import function_of_lax
 from shmap_compiler.collectives.jax_params import named_axes
 from shmap_compiler.graph.printing import print_program
 from shmap_compiler.jaxprs.contents import equations, holders
@@ -107,7 +108,7 @@ def _looped_names(program: NamedJaxpr) -> Iterator[Problem]:
 
 def _looped_name(eqn: Eqn, name: str, loop: str) -> Problem:
     return Problem(
-        f"{eqn.primitive} over {name!r} at {source_line(eqn)}",
+        f"{function_of_lax(eqn.primitive.name)} over {name!r} at {source_line(eqn)}",
         f"axis {name!r}, whose chunks {loop} computes one by one",
         "an axis without a loop resource: chunks do not communicate",
         "assign mesh axes to it instead, or leave it without resources",
@@ -184,7 +185,7 @@ def _conflicts(program: NamedJaxpr, shapes: Replication, in_paths: list[str]) ->
             given = eqn.invars[len(inner.constants) :]
             for value, mapping in zip(given, inner.in_mappings, strict=True):
                 yield from met({*shapes.of(value), *mapping.names}, inner.who, "an argument")
-        where = f"{eqn.primitive} at {source_line(eqn)}"
+        where = f"{function_of_lax(eqn.primitive.name)} at {source_line(eqn)}"
         for var in eqn.outvars:
             yield from met(shapes.of(var), where, "a value")
     for inner in within:

@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh
 from named_programs import LINE, SQUARE
 
-from shmap_compiler import BodyError, SerialLoop, named, serial_loop, xmap
+from shmap_compiler import BodyError, SerialLoop, SpecError, named, serial_loop, xmap
 
 N = 16
 X = np.random.default_rng(1).normal(size=(N, 4, N)).astype(np.float32)
@@ -248,6 +248,27 @@ def test_the_loop_has_as_many_steps_as_it_says():
     jaxpr = str(jax.make_jaxpr(f)(jnp.zeros((16, 2))))
     assert "length=4" in jaxpr
     assert "f32[4,2] = sin" in jaxpr
+
+
+def by_a_rule_for_vmap(x):
+    doubled = jax.custom_batching.custom_vmap(lambda x: 2 * x)
+    doubled.def_vmap(lambda size, are_batched, x: (lax.psum_scatter(2 * x, "i", tiled=True), True))
+    return doubled(x)
+
+
+@pytest.mark.parametrize(
+    ("fun", "resource", "error", "found"),
+    [
+        (lambda x: lax.psum_scatter(x, "i"), SerialLoop(2), SpecError, "whose chunks SerialLoop"),
+        (by_a_rule_for_vmap, (), BodyError, "a rule for vmap that names axis 'i'"),
+    ],
+    ids=["loop", "rule"],
+)
+def test_errors_name_functions_of_jax(fun, resource, error, found):
+    """Whose primitive has another name, reduce_scatter."""
+    f = xmap(fun, ["i", ...], ["i", ...], axis_resources={"i": resource})
+    with pytest.raises(error, match=rf"psum_scatter over 'i' at .*\n +found: +.*{found}"):
+        f(jnp.ones((8, 8)))
 
 
 def test_explicit_meshes_and_set_mesh():
