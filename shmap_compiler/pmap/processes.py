@@ -20,7 +20,7 @@ from shmap_compiler.base.descriptions import describe
 from shmap_compiler.base.errors import Problem, SpecError, errors_of
 from shmap_compiler.base.jax_compat import is_tracing
 from shmap_compiler.base.untyped import AnyValue, Aval, PyTree
-from shmap_compiler.base.values import type_of
+from shmap_compiler.base.values import as_weak, type_of
 from shmap_compiler.pmap import nesting
 from shmap_compiler.pmap.arguments import Rows
 from shmap_compiler.pmap.program import Program
@@ -95,8 +95,10 @@ def _join(x: AnyValue, axis: int | None, mesh: Mesh, processes: int) -> AnyValue
     spec = axis_spec(axis, mesh.axis_names[0])
     own = jax.device_put(x, NamedSharding(_own_mesh(mesh), spec))
     shape = _scaled(own.shape, axis, processes)
-    sharding = NamedSharding(mesh, spec)
-    return jax.make_array_from_single_device_arrays(shape, sharding, _blocks(own))
+    joined = jax.make_array_from_single_device_arrays(
+        shape, NamedSharding(mesh, spec), _blocks(own)
+    )
+    return as_weak(joined, jax.typeof(x).weak_type)
 
 
 def _split(x: AnyValue, axis: int | None, mesh: Mesh, processes: int) -> AnyValue:
@@ -111,8 +113,10 @@ def _split(x: AnyValue, axis: int | None, mesh: Mesh, processes: int) -> AnyValu
     if not x.size and axis is not None:  # XLA replicates them
         blocks = [lax.slice_in_dim(block, 0, 1, axis=axis) for block in blocks]
     shape = _scaled(x.shape, axis, 1, processes)
-    sharding = NamedSharding(_own_mesh(mesh), spec)
-    return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
+    own = jax.make_array_from_single_device_arrays(
+        shape, NamedSharding(_own_mesh(mesh), spec), blocks
+    )
+    return as_weak(own, jax.typeof(x).weak_type)
 
 
 def _own_mesh(mesh: Mesh) -> Mesh:
@@ -130,7 +134,8 @@ def _scaled(
 
 
 def _scaled_type(type_: Aval, axis: int | None, factor: int, divisor: int = 1) -> Aval:
-    return jax.ShapeDtypeStruct(_scaled(type_.shape, axis, factor, divisor), type_.dtype)
+    shape = _scaled(type_.shape, axis, factor, divisor)
+    return jax.ShapeDtypeStruct(shape, type_.dtype, weak_type=type_.weak_type)
 
 
 def _blocks(x: jax.Array) -> list[jax.Array]:

@@ -25,6 +25,7 @@ CHECKS = [
     "saved_programs",
     "pmap_of_own_rows",
     "pmap_arguments",
+    "pmap_of_weak_types",
     "pmap_of_gradients",
     "pmap_nested",
     "pmap_on_own_devices",

@@ -209,6 +209,20 @@ def pmap_arguments():
     assert given.is_deleted()
 
 
+def pmap_of_weak_types():
+    """As on one process: a Python number takes the element type of what it is combined with."""
+    rows, weak = OWN.astype(jnp.bfloat16), jnp.broadcast_to(jnp.asarray(0.5), (2, 4))
+    f = pmap(lambda x, w, s: (x * w, x * s, w * s), in_axes=(0, 0, None))
+    found = f(rows, weak, 0.5)
+    assert [x.dtype for x in found] == [jnp.bfloat16, jnp.bfloat16, jnp.float32]
+    assert [x.weak_type for x in found] == [False, False, True]
+    for x, expected in zip(found, (rows * weak, rows * 0.5, weak * 0.5), strict=True):
+        assert_own(x, expected)
+    types = f.eval_shape(rows, weak, 0.5)
+    assert [(t.dtype, t.weak_type) for t in types] == [(x.dtype, x.weak_type) for x in found]
+    assert f.lower(rows, weak, 0.5).out_info[1].dtype == jnp.bfloat16
+
+
 def pmap_of_gradients():
     step = pmap(jax.grad(lambda x: lax.pmean(jnp.sum(x**2), "i")), "i")
     assert_own(step(OWN), 2 * OWN)
@@ -273,6 +287,7 @@ CHECKS = [
     saved_programs,
     pmap_of_own_rows,
     pmap_arguments,
+    pmap_of_weak_types,
     pmap_of_gradients,
     pmap_nested,
     pmap_on_own_devices,
