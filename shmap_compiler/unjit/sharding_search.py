@@ -20,10 +20,10 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, S
 from shmap_compiler.base import specs as spec_text
 from shmap_compiler.base.descriptions import describe, show_type_of, show_value
 from shmap_compiler.base.errors import Problem, ShmapError, TargetError
-from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, PyTree, Unchecked
+from shmap_compiler.base.mapped import Mapped
+from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, PyTree
 from shmap_compiler.base.values import input_type, type_of
 from shmap_compiler.graph.callbacks import callback_lines
-from shmap_compiler.graph.graph import Graph
 from shmap_compiler.stages.any_function import lower_function
 from shmap_compiler.stages.lower_call import calls_back
 from shmap_compiler.targets import Target
@@ -73,7 +73,7 @@ def search_shardings(
     chosen = Target.parse(target, who) if isinstance(target, str) else target
     inner: Any = getattr(fun, "__wrapped__", fun) if hasattr(fun, "lower") else fun
     problems = [] if mesh is None else chosen.mesh_problems(mesh, is_whole=True)
-    problems += [*chosen.missing(), *_not_numbers(args)]
+    problems += [*chosen.missing(), *_of_blocks(fun), *_not_numbers(args)]
     if not jax.tree.leaves(args):
         needed = "arrays, or jax.ShapeDtypeStructs"
         problems.append(Problem("the arguments", "none", needed, "pass what the function takes"))
@@ -85,11 +85,13 @@ def search_shardings(
     types = jax.tree.map(input_type, args)
     trace = getattr(fun, "trace", None) if hasattr(fun, "lower") else None
     traced = trace(*args) if trace is not None else None
-    if problems := _not_whole(fun, args, traced):
+    fix = "bind the static values first: functools.partial(f, n=3)"
+    is_jitted = isinstance(traced, jax.stages.Traced)
+    if is_jitted and (problems := refusals.static_arguments(args, traced, fix)):
         raise TargetError(who, problems)
     jaxpr = jax.make_jaxpr(fun)(*types).jaxpr
     problems = [calls_back(line) for line in callback_lines(jaxpr)]
-    if isinstance(traced, jax.stages.Traced):
+    if is_jitted:
         shardings = _out_shardings(jaxpr)
         problems += _of_other_size(shardings, chosen)
         inner = _placing(inner, shardings)
@@ -127,16 +129,9 @@ def _not_numbers(args: Sequence[PyTree]) -> list[Problem]:
     ]
 
 
-def _not_whole(fun: Function, args: Sequence[PyTree], traced: Unchecked) -> list[Problem]:
-    """Why a function does not take all of its arguments as whole arrays.
-
-    Args:
-      traced: what its method `trace` returns; None if it has none.
-    """
-    if isinstance(traced, jax.stages.Traced):
-        fix = "bind the static values first: functools.partial(f, n=3)"
-        return refusals.static_arguments(args, traced, fix)
-    if not isinstance(traced, Graph):
+def _of_blocks(fun: Function) -> list[Problem]:
+    """The problem that a function does not take its arguments as whole arrays."""
+    if not isinstance(fun, Mapped):
         return []
     found = f"{show_type_of(fun)}: how it splits arrays is what you wrote"
     fix = "pass the function that calls it"

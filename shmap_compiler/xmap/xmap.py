@@ -18,6 +18,7 @@ from shmap_compiler.base.errors import Problem, ProgramName, SpecTypeError, spec
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
 )
+from shmap_compiler.base.mapped import Mapped
 from shmap_compiler.base.pickling import PickledByName
 from shmap_compiler.base.untyped import AnyValue, PyTree, Setting, Wrapped
 from shmap_compiler.frontend import trace_cache
@@ -125,7 +126,7 @@ def xmap(
     return XMapped(function, options)
 
 
-class XMapped(PickledByName, Generic[_P, _R]):
+class XMapped(PickledByName, Mapped, Generic[_P, _R]):
     """A function mapped over named axes: a callable with the stages of `jax.jit`.
 
     Made by `xmap`.

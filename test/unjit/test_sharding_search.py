@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shmap_compiler import TargetError, search_shardings, shard_map
+from shmap_compiler import TargetError, pmap, search_shardings, shard_map, xmap
 from shmap_compiler.unjit import sharding_candidates
 
 
@@ -159,11 +159,21 @@ def test_out_shardings_are_on_as_many_devices_as_the_target():
         search_shardings(jitted, *types((16,)), target="cpu:8")
 
 
-def test_functions_of_blocks_are_refused():
-    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
-    mapped = shard_map(jnp.sin, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-    with pytest.raises(TargetError, match="a function of whole arrays"):
-        search_shardings(mapped, *types((16,)), target="cpu:8")
+MESH = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+
+
+@pytest.mark.parametrize(
+    "mapped",
+    [
+        shard_map(jnp.sin, mesh=MESH, in_specs=P("x"), out_specs=P("x")),
+        xmap(jnp.sin, in_axes=["i"], out_axes=["i"], axis_resources={"i": "x"}, mesh=MESH),
+        pmap(jnp.sin),
+    ],
+    ids=lambda mapped: type(mapped).__name__,
+)
+def test_functions_of_blocks_are_refused(mapped):
+    with pytest.raises(TargetError, match=f"{type(mapped).__name__}: how it .*\n.*whole arrays"):
+        search_shardings(mapped, *types((8,)), target="cpu:8", limit=1)
 
 
 def test_a_source_needs_as_many_devices_as_the_mesh():
