@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh, NamedSharding
 
 from shmap_compiler.base import specs
 from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.errors import TargetError
-from shmap_compiler.base.jax_compat import is_tracing
+from shmap_compiler.base.jax_compat import is_tracing, memory_kinds
 from shmap_compiler.base.mesh_context import has_devices, region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
-from shmap_compiler.base.untyped import AnyValue
+from shmap_compiler.base.untyped import AnyValue, Function
 from shmap_compiler.eager.operations import Rules
 from shmap_compiler.eager.placing import on_mesh, refuse_elsewhere
 from shmap_compiler.eager.run import run_on_mesh
@@ -39,10 +40,20 @@ def _impl(*args, graph, witness):
         # A derivative has other arguments than the user's function.
         lambda k: f"an argument with spec {specs.show(graph.in_specs[k])}",
     )
-    program = _PROGRAMS.get(key(graph), lambda: jax.jit(functools.partial(_program, graph)))
+    program = _PROGRAMS.get(key(graph), lambda: _jitted(graph))
     with jax.disable_jit(False):  # else the program would come here again
         placed = (on_mesh(x, graph.mesh, s) for x, s in zip(args, graph.in_specs, strict=True))
         return program(*placed)
+
+
+def _jitted(graph: Graph) -> Function:
+    """Results are split by their specs, as written; XLA, left to choose, changes their entries."""
+    program = functools.partial(_program, graph)
+    if not isinstance(graph.mesh, Mesh) or graph.automatic_axes:
+        return jax.jit(program)
+    placed = zip(graph.out_specs, memory_kinds(graph.out_types), strict=True)
+    shardings = [NamedSharding(graph.mesh, spec, memory_kind=kind) for spec, kind in placed]
+    return jax.jit(program, out_shardings=shardings)
 
 
 def _program(graph: Graph, *args: AnyValue) -> Sequence[AnyValue]:

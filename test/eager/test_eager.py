@@ -700,6 +700,25 @@ def test_gradient_of_an_eager_call():
     np.testing.assert_allclose(jax.grad(loss)(X), jax.jit(jax.grad(loss))(X), rtol=1e-5)
 
 
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("w_spec", [P(None, "j"), P(), P(None, None)])
+def test_derivatives_are_split_by_the_specs_as_written(axis_type, w_spec):
+    """With the entries None that they end with, or without, as by `jax.shard_map`."""
+    mesh = Mesh(MESH.devices, MESH.axis_names, axis_types=(axis_type,) * 2)
+    x = jax.device_put(jnp.ones((8, 4, 6)), NamedSharding(mesh, P("i", None, None)))
+    w = jax.device_put(jnp.ones((6, 4)), NamedSharding(mesh, w_spec))
+
+    def specs_of(shard_map):
+        columns = tuple(w_spec)[1:] if "j" in w_spec else ()
+        options = {"in_specs": (P("i", None, None), w_spec), "out_specs": P("i", None, *columns)}
+        f = shard_map(lambda x, w: jnp.tanh(x @ w), mesh=mesh, **options)
+        y, transposed = jax.vjp(f, x, w)
+        found = y, transposed(y), jax.jvp(f, (x, w), (x, w))
+        return [array.sharding.spec for array in jax.tree.leaves(found)]
+
+    assert specs_of(shard_map) == specs_of(jax.shard_map)
+
+
 def transformed(name, call):
     """Runs `call`, whose arguments are concrete, inside a transformation."""
     {
