@@ -33,8 +33,10 @@ from shmap_compiler.jaxprs.held_programs import JITS
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, STARTS, expansion
 from shmap_compiler.tracing.regions_of_jax import with_graphs_of_regions
 
-_OF_THE_MESH = COLLECTIVE_NAMES | {"shard_map"}
-"""Primitives whose results may differ between devices though their operands do not."""
+_OF_THE_MESH = COLLECTIVE_NAMES | {"shard_map", "sharding_constraint"}
+"""Primitives whose results may differ between devices though their operands do not, or that refer
+to the mesh of the body, which outside of it has no manual axes.
+"""
 
 _MOVES = {"device_put", "reshard", "mesh_cast"}
 

@@ -691,6 +691,33 @@ def test_under_settings_of_jax(setting):
         same(mapped(lambda x: lax.scan(lambda c, r: (c, lax.psum(r, "i")), 0.0, x)[1] + 1), X)
 
 
+def constraint(x):
+    return lax.with_sharding_constraint(x, P())
+
+
+CONSTRAINED = {
+    "array": lambda: constraint(jnp.ones(4)),
+    "NumPy array": lambda: constraint(np.ones(4, np.float32)),
+    "number": lambda: constraint(2.0),
+    "inside jit": lambda: jax.jit(lambda: constraint(jnp.ones(4)))(),
+    "inside cond": lambda: lax.cond(True, lambda: constraint(jnp.ones(4)), lambda: jnp.ones(4)),
+}
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("name", CONSTRAINED)
+def test_sharding_constraints_of_constants(name, axis_type):
+    mesh = Mesh(MESH.devices, MESH.axis_names, axis_types=(axis_type,) * 2)
+    make = CONSTRAINED[name]
+    for axes in ({"i", "j"}, {"i"}):
+        options = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i"), "axis_names": axes}
+        x = jax.device_put(X[:, :4], NamedSharding(mesh, P("i")))
+        f = shard_map(lambda x: x + make(), **options)
+        same(f, x)
+        expected = jax.shard_map(lambda x: x + make(), **options)(x)
+        np.testing.assert_array_equal(f(x), expected)
+
+
 # ------------------------------------------------------------------------------- transformations
 
 
