@@ -11,9 +11,10 @@ import inspect
 import shlex
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING
 from typing import Any, Literal
 
-from .base import Pass, PipelineError, option_types
+from .base import Pass, PipelineError, option_fields, option_types
 from .ir.types import OptionType
 
 _ANCHOR = "builtin.module"
@@ -83,6 +84,10 @@ def _with_options(cls: type[Pass], text: str) -> Pass:
         if option not in types:
             raise PipelineError(_no_such_option(cls.name, option, types))
         values[option] = _value(cls, option, types[option], value)
+    for field in option_fields(cls):
+        has_default = field.default is not MISSING or field.default_factory is not MISSING
+        if not has_default and field.name not in values:
+            raise PipelineError(f"{cls.name}: option {field.name} has no value, and no default")
     return cls(**values)
 
 

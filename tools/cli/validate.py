@@ -126,11 +126,9 @@ def _added(options: argparse.Namespace) -> list[Pass | str]:
         except LoadError as error:
             fix = "define a frozen dataclass that inherits from shmap_passes.Pass"
             raise UsageError(Mistake("--load-pass", str(error), "a file of passes", fix)) from None
-    loaded = known[len(PASSES) :]
-    if not options.added:
-        return [cls() for cls in loaded]
+    loaded = [cls.name for cls in known[len(PASSES) :]]
     elements: list[Pass | str] = []
-    for text in options.added:
+    for text in options.added or loaded:
         try:
             elements += parse_pipeline(f"builtin.module({text})", known)
         except PipelineError as error:
