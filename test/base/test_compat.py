@@ -84,6 +84,9 @@ def test_concrete_mesh_in_scope():
         inside_jit = []
         jax.jit(lambda: inside_jit.append(jax_compat.concrete_mesh_in_scope()))()
         assert inside_jit == [None]
+        with jax.sharding.use_abstract_mesh(AbstractMesh((4, 2), ("k", "l"))):
+            mesh = jax_compat.concrete_mesh_in_scope()
+        assert mesh == Mesh(MESH.devices.reshape(4, 2), ("k", "l"))
 
 
 def test_with_axis_types_of():

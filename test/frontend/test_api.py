@@ -496,6 +496,20 @@ def test_mesh_in_scope(wrap):
         np.testing.assert_array_equal(function(X), X.reshape(2, 4, 6).sum(0))
 
 
+@pytest.mark.parametrize("axis_type", list(AxisType)[:2])
+def test_second_mesh_of_the_devices_in_scope(axis_type):
+    first = mesh_of((2, 4), ("i", "j"), axis_type)
+    second = mesh_of((4, 2), ("k", "j"), axis_type)
+    with jax.set_mesh(first), jax.sharding.use_abstract_mesh(second.abstract_mesh):
+        for mesh in (second, second.abstract_mesh, None):
+            function = mapped(lambda x: lax.psum(x, "k"), P("k"), P(), mesh)
+            result = function(X)
+            np.testing.assert_array_equal(result, X.reshape(4, 2, 6).sum(0))
+            assert_lies_as(result, second, P())
+            gradient = jax.grad(lambda x: function(x).sum())(X)  # noqa: B023, called here
+            np.testing.assert_array_equal(gradient, np.ones_like(X))
+
+
 def test_mesh_of_the_arguments():
     function = shard_map(lambda x: lax.psum(x, "j"), in_specs=P("i", "j"), out_specs=P("i"))
     for mesh in (MESH, EXPLICIT):

@@ -52,12 +52,20 @@ def mesh_in_scope() -> AbstractMesh | None:
 
 
 def concrete_mesh_in_scope() -> Mesh | None:
-    """The mesh set by `jax.set_mesh`, with its devices, which are unknown inside jit."""
+    """The mesh in scope, with the devices of `jax.set_mesh`, which are unknown inside jit.
+
+    `use_abstract_mesh` gives these devices other axes.
+    """
     try:
         mesh = jax.sharding.get_mesh()
     except ValueError:
         return None
-    return None if mesh.empty else mesh
+    if mesh.empty:
+        return None
+    scope = jax.sharding.get_abstract_mesh()
+    if scope.empty or scope.shape == mesh.shape:
+        return mesh
+    return Mesh(mesh.devices.reshape(scope.axis_sizes), scope.axis_names)
 
 
 def is_axis_of_with_mesh(name: str) -> bool:
