@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.extend import source_info_util
+from jax.extend.core import Primitive
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
@@ -30,6 +31,7 @@ from shmap_compiler.eager.value import Blocks, Constant, EagerValue
 from shmap_compiler.graph.callbacks import is_callback
 from shmap_compiler.graph.structural_keys import primitives_in, transposes_in, type_key
 from shmap_compiler.jaxprs.held_programs import JITS
+from shmap_compiler.jaxprs.transposed import is_solver_with
 from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES, STARTS, expansion
 from shmap_compiler.tracing.regions_of_jax import with_graphs_of_regions
 
@@ -107,7 +109,7 @@ class EagerTrace(OperationTrace):
             return self._started(primitive, operands, params)
         if any(type(x) is Blocks and is_future(x.aval) for x in operands):
             return self._settled(operands)
-        if self.rules.watch and (_transposes_here() or transposes_in(params)):
+        if self.rules.watch and _takes_derivative(primitive, params):
             raise Differentiates
         if self.checks and primitive.name in JITS:  # to find the operation inside of it
             with self.called_here(), jex_core.set_current_trace(self):
@@ -189,9 +191,16 @@ class EagerTrace(OperationTrace):
             return call_subfunction(fun, operands)
 
 
-def _transposes_here() -> bool:
-    """Whether the current primitive comes from a reverse-mode derivative."""
-    return transforms(source_info_util.current_name_stack(), "transpose") > 0
+def _takes_derivative(primitive: Primitive, params: dict[str, Parameter]) -> bool:
+    """Whether the current primitive comes from a reverse-mode derivative, or contains one.
+
+    So does a solver whose operator communicates, for which types matter; see `vma_typing`.
+    """
+    return (
+        transforms(source_info_util.current_name_stack(), "transpose") > 0
+        or transposes_in(primitive.name, params)
+        or is_solver_with(primitive.name, params, COLLECTIVE_NAMES)
+    )
 
 
 def _names_devices(params: dict[str, Parameter]) -> bool:

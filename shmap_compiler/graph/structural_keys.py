@@ -27,7 +27,7 @@ from shmap_compiler.base.values import is_hashable
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.jaxprs.contents import once_per_jaxpr, primitives
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP, REGIONS
-from shmap_compiler.jaxprs.transposed import transposes
+from shmap_compiler.jaxprs.transposed import as_the_user_gave_it, transposes
 
 _DERIVATIVE_RULES = {
     **{name: {"policy"} for name in REGIONS},
@@ -193,9 +193,9 @@ def primitives_in(params: dict[str, Parameter]) -> frozenset[jex_core.Primitive]
     return frozenset().union(*map(primitives, jaxprs_in(params)))
 
 
-def transposes_in(params: dict[str, Parameter]) -> bool:
+def transposes_in(primitive: str, params: dict[str, Parameter]) -> bool:
     """Whether programs among the parameters of an equation take reverse-mode derivatives."""
-    return any(map(_transposes, jaxprs_in(params)))
+    return any(map(_transposes, jaxprs_in(as_the_user_gave_it(primitive, params))))
 
 
 _transposes = once_per_jaxpr(transposes)

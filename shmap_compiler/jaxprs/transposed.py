@@ -36,7 +36,8 @@ def transposes(jaxpr: Jaxpr) -> bool:
             if stack is not last:
                 stacks[id(stack)] = last = stack
         for position in holders(program):
-            for held in jaxprs_in(_as_the_user_gave_it(eqns[position])):
+            eqn = eqns[position]
+            for held in jaxprs_in(as_the_user_gave_it(eqn.primitive.name, eqn.params)):
                 collect(held)
 
     collect(jaxpr)
@@ -100,28 +101,33 @@ def copies_tangents(jaxpr: Jaxpr) -> bool:
     )
 
 
-def _as_the_user_gave_it(eqn: Eqn) -> dict[str, Parameter]:
+def as_the_user_gave_it(primitive: str, params: dict[str, Parameter]) -> dict[str, Parameter]:
     """The parameters of an equation without what JAX made of them by transposition."""
-    if eqn.primitive.name != _SOLVER:
-        return eqn.params
-    programs = eqn.params["jaxprs"]
+    if primitive != _SOLVER:
+        return params
+    programs: Any = params["jaxprs"]
     return {"matvec": programs.matvec, "solve": programs.solve}
 
 
 def transposes_operator_with(jaxpr: Jaxpr, primitives: frozenset[str]) -> bool:
-    """Whether JAX transposed the operator of a solver, and the result contains such primitives.
+    """Whether JAX transposed the operator of a solver, and the result contains such primitives."""
+    return names_any(jaxpr, [_SOLVER]) and any(
+        is_solver_with(e.primitive.name, e.params, primitives) for e in equations(jaxpr)
+    )
+
+
+def is_solver_with(
+    primitive: str, params: dict[str, Parameter], primitives: frozenset[str]
+) -> bool:
+    """Whether an equation is a solver whose transposed operator contains such primitives.
 
     The operator of a symmetric solver is its own transpose.
     """
-    if not names_any(jaxpr, [_SOLVER]):
+    if primitive != _SOLVER:
         return False
-    solvers = (e.params["jaxprs"] for e in equations(jaxpr) if e.primitive.name == _SOLVER)
-    return any(
-        each.vecmat is not None
-        and each.vecmat is not each.matvec
-        and names_any(each.vecmat, primitives)
-        for each in solvers
-    )
+    programs: Any = params["jaxprs"]
+    transposed = programs.vecmat is not None and programs.vecmat is not programs.matvec
+    return transposed and names_any(programs.vecmat, primitives)
 
 
 _SOLVER = "custom_linear_solve"

@@ -244,11 +244,12 @@ def test_a_solver_beside_what_types_refuse(name):
         jax.jit(jax.grad(lambda w, x, of=of: of(w, x).sum())).trace(W, X)
 
 
-def test_the_values_of_solvers_beside_what_types_refuse():
+@pytest.mark.parametrize("call", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_the_values_of_solvers_beside_what_types_refuse(call):
     def body(w, x):
         return sum(solver(w) for solver in SOLVERS.values()) * carry_too_small(w, x)
 
-    found = jax.jit(mapped(shard_map, body))(W, X)
+    found = call(mapped(shard_map, body))(W, X)
     expected = jax.jit(mapped(jax.shard_map, body, check_vma=False))(W, X)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
