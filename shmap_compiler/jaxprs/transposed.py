@@ -10,7 +10,7 @@ from jax.extend.core import Literal
 
 from shmap_compiler.base.jax_compat import jaxprs_in, open_jaxpr
 from shmap_compiler.base.jax_compat.name_stacks import transforms
-from shmap_compiler.base.untyped import Atom, Eqn, Jaxpr, Parameter
+from shmap_compiler.base.untyped import Atom, Jaxpr, Parameter
 from shmap_compiler.jaxprs.contents import equations, holders, names_any
 from shmap_compiler.jaxprs.held_programs import JITS
 
