@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir
@@ -88,6 +89,19 @@ def wide(dtype: np.dtype) -> DType:
     if dtype.kind == "c":
         return np.complex128
     return dtype if dtype.kind in "biu" else np.float64
+
+
+def accumulated_in(name: str | None, dtype: np.dtype) -> DType:
+    """The type in which a reduction by an op combines numbers of a type, as XLA does.
+
+    Sums and products of floats narrower than 32 bits are combined as singles and rounded once.
+    """
+    is_narrow = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+    return np.dtype(np.float32) if is_narrow and name in ROUNDED else dtype
+
+
+ROUNDED = frozenset({"stablehlo.add", "stablehlo.multiply"})
+"""The ops of reductions whose results depend on the order in which floats are combined."""
 
 
 def rounded(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -202,6 +216,20 @@ def combiner(name: str | None) -> Callable[[np.ndarray, np.ndarray], np.ndarray]
             return np.asarray(function(a, b)).astype(a.dtype)
 
     return combine
+
+
+def paired(
+    combine: Callable[[np.ndarray, np.ndarray], np.ndarray], arrays: Iterable[np.ndarray]
+) -> np.ndarray:
+    """Arrays, of which there is at least one, combined in a tree, so that errors stay small."""
+    waiting: list[tuple[int, np.ndarray]] = []  # of how many arrays each is made: fewer and fewer
+    for array in arrays:
+        count, made = 1, array
+        while waiting and waiting[-1][0] == count:
+            made = combine(waiting.pop()[1], made)
+            count *= 2
+        waiting.append((count, made))
+    return left_fold(lambda later, earlier: combine(earlier, later), [m for _, m in waiting[::-1]])
 
 
 def left_fold(

@@ -10,7 +10,12 @@ from jaxlib.mlir import ir
 from shmap_compiler.simulate.arithmetic import Function, cholesky, dot, dot_general, fft
 from shmap_compiler.simulate.elementwise import ELEMENTWISE
 from shmap_compiler.simulate.moves import MOVES
-from shmap_compiler.simulate.windows import convolution, reduce_all, reduce_window
+from shmap_compiler.simulate.windows import (
+    convolution,
+    reduce_all,
+    reduce_window,
+    rounds_often,
+)
 
 COMPUTED: dict[str, Callable[[ir.Operation], Function]] = {
     "stablehlo.dot_general": dot_general,
@@ -46,4 +51,5 @@ def function_of(op: ir.Operation) -> Function | None:
     tensors = [ir.RankedTensorType(value.type) for value in values]
     if not all(tensor.has_static_shape for tensor in tensors):
         return None
-    return maker(op) if max(prod(tensor.shape) for tensor in tensors) >= LARGE else None
+    is_large = max(prod(tensor.shape) for tensor in tensors) >= LARGE
+    return maker(op) if is_large or rounds_often(op) else None

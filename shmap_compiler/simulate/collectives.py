@@ -10,7 +10,13 @@ from shmap_passes.ir.collective_ops import reduction
 from shmap_passes.ir.types import Value
 
 from shmap_compiler.base.untyped import AnyValue
-from shmap_compiler.simulate.arithmetic import combiner, left_fold, result_dtype
+from shmap_compiler.simulate.arithmetic import (
+    accumulated_in,
+    combiner,
+    left_fold,
+    result_dtype,
+    rounded,
+)
 
 Group = tuple[int, ...]
 Result = Callable[[Group, list[list[AnyValue]]], list[list[AnyValue]]]
@@ -43,12 +49,18 @@ def _totals(op: ir.Operation, general: General) -> list[Callable[[Sequence[AnyVa
     """What reduces the values of devices, for each operand: in the type of the result."""
     simple = combiner(reduction(op))
     dtype = result_dtype(op)
+    wider = accumulated_in(reduction(op), dtype)
     element = ir.RankedTensorType(op.results[0].type).element_type
 
     def total(operand: Value) -> Callable[[Sequence[AnyValue]], AnyValue]:
         shape = ir.RankedTensorType(operand.type).shape
         combine = simple or general(op, ir.RankedTensorType.get(shape, element))
-        return lambda xs: left_fold(combine, [x.astype(dtype, copy=False) for x in xs])
+
+        def run(xs: Sequence[AnyValue]) -> AnyValue:
+            given = [x.astype(dtype, copy=False).astype(wider, copy=False) for x in xs]
+            return rounded(left_fold(combine, given), dtype)
+
+        return run
 
     return [total(operand) for operand in op.operands]
 

@@ -22,7 +22,7 @@ Maker = Callable[[ir.Operation], Function | None]
 _INTEGERS = frozenset(f"{sign}i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _FLOATS = frozenset({"bf16", "f16", "f32", "f64"})
 COMMON_TYPES = _INTEGERS | _FLOATS | {"i1"}
-"""The element types whose sums and products NumPy rounds as the interpreter does."""
+"""The element types of which NumPy rounds a sum or product of two as the interpreter does."""
 
 
 def element_types(op: ir.Operation) -> list[str]:

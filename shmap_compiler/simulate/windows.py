@@ -1,31 +1,53 @@
 """Ops that combine the elements of an array or of its windows, by NumPy: reductions, convolutions.
 
-A reduction combines elements from first to last, and rounds each time, as the interpreter does. A
-convolution is accumulated in double precision and rounded once, as products are.
+A reduction combines elements in a tree, as XLA combines vectors of them: the interpreter combines
+them from first to last, so that its sums of many elements are far off. Floats narrower than 32 bits
+are added and multiplied as singles, and rounded once. A convolution is accumulated in double
+precision and rounded once, as products are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from math import prod
 
+import jax.numpy as jnp
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 from shmap_passes.ir.collective_ops import reduction
 
-from shmap_compiler.simulate.arithmetic import Function, combiner, result_dtype, rounded, wide
+from shmap_compiler.simulate.agreement import default_tolerance
+from shmap_compiler.simulate.arithmetic import (
+    ROUNDED,
+    Function,
+    accumulated_in,
+    combiner,
+    paired,
+    result_dtype,
+    rounded,
+    wide,
+)
+from shmap_compiler.simulate.element_types import ELEMENT_TYPES
 from shmap_compiler.simulate.elementwise import COMMON_TYPES, element_types
 from shmap_compiler.simulate.moves import integers, padded
 
-_IN_ORDER = {
-    "stablehlo.add": np.add,
-    "stablehlo.multiply": np.multiply,
-    "stablehlo.and": np.bitwise_and,
-    "stablehlo.or": np.bitwise_or,
-    "stablehlo.xor": np.bitwise_xor,
-}
+
+def rounds_often(op: ir.Operation) -> bool:
+    """Whether an op is a sum or product of so many floats that the order of them shows.
+
+    The interpreter rounds by eps / 2 for each of them, to more than `validate` allows.
+    """
+    if not op.name.startswith("stablehlo.reduce") or not _is_plain(op):
+        return False
+    operand, dtype = ir.RankedTensorType(op.operands[0].type), result_dtype(op)
+    if reduction(op) not in ROUNDED or not jnp.issubdtype(dtype, jnp.inexact):
+        return False
+    if op.name == "stablehlo.reduce":
+        count = prod(operand.shape[dim] for dim in integers(op, "dimensions"))
+    else:
+        count = prod(integers(op, "window_dimensions"))
+    return count * float(jnp.finfo(dtype).eps) / 2 > default_tolerance(dtype)
 
 
 def reduce_all(op: ir.Operation) -> Function | None:
@@ -33,23 +55,20 @@ def reduce_all(op: ir.Operation) -> Function | None:
     if not _is_plain(op):
         return None
     name, dims = reduction(op), sorted(integers(op, "dimensions"))
-    combine = combiner(name)
-    assert name is not None
+    combine, dtype = combiner(name), result_dtype(op)
     assert combine is not None
+    wider = accumulated_in(name, dtype)
 
     def run(x: np.ndarray, start: np.ndarray) -> list[np.ndarray]:
         kept = [dim for dim in range(x.ndim) if dim not in dims]
         shape = tuple(x.shape[dim] for dim in kept)
         rows = x.transpose(*dims, *kept).reshape(prod(x.shape[dim] for dim in dims), *shape)
-        rows = np.concatenate([np.broadcast_to(start, (1, *shape)), rows])
-        if name in _IN_ORDER:
-            with np.errstate(all="ignore"):
-                return [_IN_ORDER[name].accumulate(rows, dtype=x.dtype)[-1, ...]]
-        while len(rows) > 1:  # the order does not matter
+        rows, first = rows.astype(wider), np.broadcast_to(start.astype(wider), shape)
+        while len(rows) > 1:
             half = len(rows) // 2
             pairs = combine(rows[:half], rows[half : 2 * half])
-            rows = np.concatenate([pairs, rows[2 * half :]])
-        return [rows[0, ...]]
+            rows = np.concatenate([pairs, rows[2 * half :]]) if len(rows) % 2 else pairs
+        return [rounded(combine(first, rows[0, ...]) if len(rows) else first, dtype)]
 
     return run
 
@@ -60,6 +79,8 @@ def reduce_window(op: ir.Operation) -> Function | None:
         return None
     combine, rank = combiner(reduction(op)), ir.RankedTensorType(op.operands[0].type).rank
     assert combine is not None
+    dtype = result_dtype(op)
+    wider = accumulated_in(reduction(op), dtype)
     sizes = integers(op, "window_dimensions")
     strides, base, dilations = (
         integers(op, name) if name in op.attributes else [1] * rank
@@ -69,7 +90,8 @@ def reduce_window(op: ir.Operation) -> Function | None:
     shape = ir.RankedTensorType(op.results[0].type).shape
 
     def run(x: np.ndarray, start: np.ndarray) -> list[np.ndarray]:
-        around = padded(x, start, low, high, [step - 1 for step in base])
+        start = start.astype(wider)
+        around = padded(x.astype(wider), start, low, high, [step - 1 for step in base])
         parts = (
             around[
                 tuple(
@@ -79,17 +101,19 @@ def reduce_window(op: ir.Operation) -> Function | None:
             ]
             for at in np.ndindex(*sizes)
         )
-        return [reduce(combine, parts, np.full(shape, start))]
+        return [rounded(combine(np.full(shape, start), paired(combine, parts)), dtype)]
 
     return run
 
 
 def _is_plain(op: ir.Operation) -> bool:
+    name = reduction(op)
+    types = ELEMENT_TYPES if name in ROUNDED else COMMON_TYPES
     return (
         len(op.operands) == 2
-        and combiner(reduction(op)) is not None
+        and combiner(name) is not None
         and len(set(element_types(op))) == 1
-        and COMMON_TYPES.issuperset(element_types(op))
+        and element_types(op)[0] in types
     )
 
 

@@ -215,6 +215,23 @@ def test_elements_are_converted_to_the_type_of_the_reduction(reduction, kind):
     np.testing.assert_array_equal(found, [120000, 6, 8, 10])
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize("scatters", [False, True])
+def test_sums_over_devices_of_narrow_types_are_rounded_once(dtype, scatters):
+    """If each addition were rounded, the ones would not change the first summand."""
+    first = 2 / float(jnp.finfo(dtype).eps)
+    full = np.repeat(np.array([first, *[1] * 7], dtype), 8)
+
+    def f(block):
+        reduce = partial(lax.psum_scatter, tiled=True) if scatters else lax.psum
+        return reduce(block, ("i", "j"))
+
+    out = P(("i", "j")) if scatters else P()
+    mapped = on_mesh(f, in_specs=P(("i", "j")), out_specs=out)
+    found = mapped.lower(full).simulate(full).results
+    np.testing.assert_array_equal(found, np.full(8, first + 7).astype(dtype))
+
+
 def test_a_reduction_that_is_more_than_one_operation():
     module = reduced_by("""
         %1 = stablehlo.add %a, %b : tensor<f32>

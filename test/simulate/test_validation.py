@@ -174,6 +174,24 @@ def test_results_that_xla_or_a_reference_give_otherwise():
     assert structure.difference.what.startswith("result (structure")
 
 
+def test_gradients_that_sum_many_rows():
+    dtype = jnp.bfloat16
+    rows = np.random.default_rng(0).uniform(size=(8192, 4)).astype(dtype)
+    w = np.full((4, 4), 0.25, dtype)
+
+    def loss(b, w, rows):
+        return jnp.mean((rows @ w + b).astype(jnp.float32) ** 2)
+
+    def gradient(*args):
+        return jax.grad(lambda *args: lax.pmean(loss(*args), ("i", "j")))(*args)
+
+    specs = {"in_specs": (P(), P(), P(("i", "j"))), "out_specs": P()}
+    args = np.zeros(4, dtype), w, rows
+    lowered = shard_map(gradient, mesh=mesh, **specs).lower(*args)
+    validation = lowered.validate(*args, reference=jax.grad(loss))
+    assert validation.holds, str(validation)
+
+
 def test_arguments_that_do_not_fit():
     with pytest.raises(SimulationError, match=r"args\[0\]"):
         lower().validate(x[:4], xla=False)

@@ -423,6 +423,21 @@ def test_a_source_that_computes_something_else_is_refused_with_its_line(monkeypa
         unjit(program.jitted(), *program.args)
 
 
+def test_sums_of_many_rows_are_simulated_as_xla_computes_them():
+    """The gradient of a bias in bf16 adds up as many rows as the batch has."""
+    rows, whole = NamedSharding(mesh(), P(("i", "j"))), NamedSharding(mesh(), P())
+    x = np.random.default_rng(0).uniform(size=(8192, 4)).astype(jnp.bfloat16)
+    b = np.zeros(4, jnp.bfloat16)
+
+    def loss(b, x):
+        return jnp.mean((x + b).astype(jnp.float32) ** 2)
+
+    source = unjit(jax.jit(jax.grad(loss), in_shardings=(whole, rows)), b, x)
+    validation = source.validate()
+    assert validation.simulation is not None, validation.not_simulated
+    assert validation.simulation <= default_tolerance(b.dtype)
+
+
 @pytest.mark.slow
 @needs_tpu_compiler
 def test_what_the_partitioner_of_tpus_does_is_simulated_here():
