@@ -6,6 +6,8 @@ the reference if they are so in some placement, or their sums over some mesh axe
 block is a part of it, as on the way around a ring. (Equal blocks are not summands: half of a value
 on each of two devices is a value that is scaled.) The operation that is reported is the first from
 which on no value, up to the result that differs, is one of the reference's.
+
+The search is bounded: if too many numbers would be compared, no operation is reported.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from shmap_passes.ir.mesh import Mesh
 from shmap_compiler.base.errors import ShmapError
 from shmap_compiler.base.untyped import AnyValue, Function
 from shmap_compiler.simulate.agreement import default_tolerance
+from shmap_compiler.simulate.candidates import Candidates
 from shmap_compiler.simulate.data_flow import DataFlow, Node
 from shmap_compiler.simulate.first_difference import FirstDifference
 from shmap_compiler.simulate.layouts import Layout, layout_of
@@ -58,6 +61,12 @@ def first_difference(
     search = _Search(known, program.module.mesh)
     return search.first_difference(flow.behind(last), last)
 
+
+MOST_NUMBERS = 2**28
+"""How many numbers are compared before the search is given up."""
+
+_LEAST = 2**12
+"""What the comparison of small arrays is worth, in numbers."""
 
 Known = list[tuple[np.ndarray, str]]
 """The values of a reference, each with what it is in words."""
@@ -101,20 +110,31 @@ def _tells(array: np.ndarray) -> bool:
     return bool(np.any(array != first if first == first else array == array))
 
 
+class _TooLong(Exception):
+    """More than MOST_NUMBERS would be compared."""
+
+
 class _Search:
     def __init__(self, known: Known, mesh: Mesh):
         self.known, self.mesh = known, mesh
+        self._candidates = Candidates([full for full, _ in known], mesh)
+        self._compared = 0
         self._found: dict[Node, tuple[Layout, str] | None] = {}
 
     def first_difference(self, nodes: Sequence[Node], last: Node) -> FirstDifference:
         """Of the nodes behind the last one, in program order."""
-        leads_back = {node for node in nodes if node is not last and self._is_known(node)}
-        for node in reversed(nodes):
-            if node in leads_back:
-                leads_back.update(node.sources)
-        for node in _computed(nodes):
-            if node not in leads_back:
-                return FirstDifference(node.place, None, self._note(node))
+        leads_back: set[Node] = set()
+        try:
+            for node in reversed(nodes):
+                if node in leads_back or (node is not last and self._is_known(node)):
+                    leads_back.update((node, *node.sources))
+            for node in _computed(nodes):
+                if node not in leads_back:
+                    return FirstDifference(node.place, None, self._note(node))
+        except _TooLong:
+            count = f"{len(nodes)} values with {len(self.known)} of the reference's"
+            note = f"its line was not found: the comparison of {count} was stopped; use less data"
+            return FirstDifference(None, None, note)
         return FirstDifference(None, None)
 
     def _is_known(self, node: Node) -> bool:
@@ -141,13 +161,15 @@ class _Search:
             if not any(map(_tells, blocks)):
                 continue
             all_tell = all(map(_tells, blocks))
-            kind = blocks[0].dtype.kind
             tolerance = default_tolerance(blocks[0].dtype)
-            for full, what in self.known:
-                if (full.dtype.kind in "iub") == (kind in "iub"):
-                    layout = layout_of(blocks, full, self.mesh, tolerance)
-                    if layout is not None and (all_tell or not layout.moved):
-                        yield layout, what
+            for number in self._candidates.of(blocks, tolerance, tiles=all_tell):
+                full, what = self.known[number]
+                self._compared += max(_LEAST, full.size + sum(block.size for block in blocks))
+                if self._compared > MOST_NUMBERS:
+                    raise _TooLong
+                layout = layout_of(blocks, full, self.mesh, tolerance)
+                if layout is not None and (all_tell or not layout.moved):
+                    yield layout, what
 
     def _note(self, node: Node) -> str:
         found = self._known(node)

@@ -45,15 +45,13 @@ def layout_of(
       blocks: one for each device.
       tolerance: how far numbers may be apart, in units of the array's largest magnitude.
     """
+    parts = parts_of(blocks[0].shape, full.shape)
+    if parts is None:
+        return None
     if blocks[0].ndim != full.ndim:
         full, blocks = np.squeeze(full), [np.squeeze(block) for block in blocks]
     shape = blocks[0].shape
-    if len(shape) != full.ndim or any(n % b for n, b in zip(full.shape, shape, strict=True) if b):
-        return None
-    parts = [n // b if b else 1 for n, b in zip(full.shape, shape, strict=True)]
     axes = [axis for axis in mesh.names if mesh.sizes[axis] > 1]
-    if not full.size or not blocks[0].size:
-        return None
     fraction = None
     for count in range(len(axes) + 1):
         for summed in itertools.combinations(axes, count):
@@ -61,7 +59,7 @@ def layout_of(
             sums = _sums(blocks, mesh, rest)
             # The first device holds the first block, however the others are placed.
             first = full[tuple(slice(b) for b in shape)]
-            if distance(sums[0], _wide(first)) > tolerance:
+            if distance(sums[0], widened(first)) > tolerance:
                 continue
             for dims in _placements(parts, rest, mesh):
                 if _fits(sums, full, mesh, dims, tolerance):
@@ -73,7 +71,22 @@ def layout_of(
     return Layout(moved=True) if _are_tiles(blocks, full, parts, tolerance) else fraction
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
+def parts_of(block: Sequence[int], full: Sequence[int]) -> list[int] | None:
+    """Of how many blocks an array consists along each dimension; None if it does not, or is empty.
+
+    Of different ranks, dimensions of size one are left out.
+    """
+    if len(block) != len(full):
+        block, full = ([n for n in shape if n != 1] for shape in (block, full))
+    if not prod(block) or not prod(full) or len(block) != len(full):
+        return None
+    if any(n % b for n, b in zip(full, block, strict=True)):
+        return None
+    return [n // b for n, b in zip(full, block, strict=True)]
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """The numbers in double precision."""
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
@@ -82,13 +95,13 @@ def _sums(blocks: Sequence[np.ndarray], mesh: Mesh, rest: Sequence[str]) -> dict
     sums: dict[int, np.ndarray] = {}
     for group in mesh.groups([axis for axis in mesh.names if axis not in rest]):
         with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs
-            sums[min(group)] = np.sum([_wide(blocks[device]) for device in group], 0)
+            sums[min(group)] = np.sum([widened(blocks[device]) for device in group], 0)
     return sums
 
 
 def _are_equal_along(axis: str, blocks: Sequence[np.ndarray], mesh: Mesh, tolerance: float) -> bool:
     return all(
-        distance(_wide(blocks[device]), _wide(blocks[group[0]])) <= tolerance
+        distance(widened(blocks[device]), widened(blocks[group[0]])) <= tolerance
         for group in mesh.groups([axis])
         for device in group[1:]
     )
@@ -118,7 +131,7 @@ def _fits(
 ) -> bool:
     for device, block in sums.items():
         window = tuple(slice(*each) for each in _window(device, block, mesh, dims))
-        if distance(block, _wide(full[window])) > tolerance:
+        if distance(block, widened(full[window])) > tolerance:
             return False
     return True
 
@@ -130,9 +143,9 @@ def _are_tiles(
     rank, shape = full.ndim, blocks[0].shape
     split = full.reshape([n for pair in zip(parts, shape, strict=True) for n in pair])
     order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
-    tiles = _wide(split.transpose(order).reshape(prod(parts), -1))
+    tiles = widened(split.transpose(order).reshape(prod(parts), -1))
     limit = tolerance * largest_number(tiles)
-    flat = [_wide(block).reshape(1, -1) for block in blocks]
+    flat = [widened(block).reshape(1, -1) for block in blocks]
     gaps: list[np.ndarray] = []  # of each block, where it is not the tiles of which it may be parts
     for block in flat:
         differs = differences(block, tiles) > limit

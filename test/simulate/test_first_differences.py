@@ -13,9 +13,10 @@ from jax.sharding import PartitionSpec as P
 from shmap_passes.ir.mesh import Mesh
 
 from shmap_compiler import shard_map
-from shmap_compiler.simulate import by_numpy
+from shmap_compiler.simulate import against_reference, by_numpy, layouts
+from shmap_compiler.simulate.candidates import Candidates
 from shmap_compiler.simulate.inner_values import returning, stacked_devices, values_behind
-from shmap_compiler.simulate.layouts import Layout, layout_of
+from shmap_compiler.simulate.layouts import Layout
 from shmap_compiler.simulate.simulate_module import simulate_module
 
 mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -232,6 +233,64 @@ def test_values_on_the_way_are_stacked_and_have_the_order_of_the_program():
     partial, total = found.arrays[:2]
     np.testing.assert_array_equal(total[0], partial[0] + partial[1])
     assert partial.shape == (8, 2, 16)
+
+
+def gradient(ws, x, scale=1.0):
+    def loss(ws):
+        return (lax.scan(lambda x, w: (jnp.tanh(x @ w), None), scale * x, ws)[0] ** 2).sum()
+
+    return jax.grad(loss)(ws)
+
+
+def validated_layers():
+    """Against gradients of other arguments, so that no value after them is one of theirs."""
+    ws = rng.standard_normal((4, 8, 8)).astype(np.float32) / 3
+    specs = {"in_specs": (P(), P("i")), "out_specs": P(), "check_vma": False}
+    mapped = shard_map(lambda ws, x: lax.psum(gradient(ws, x), "i"), mesh=mesh, **specs)
+    return mapped.lower(ws, x).validate(ws, x, reference=partial(gradient, scale=1.5), xla=False)
+
+
+def test_few_values_are_compared_completely(monkeypatch):
+    compared = []
+
+    def counted(blocks, full, *others):
+        compared.append(full)
+        return layouts.layout_of(blocks, full, *others)
+
+    monkeypatch.setattr(against_reference, "layout_of", counted)
+    assert validated_layers().first_difference.difference.place.line
+    assert 0 < len(compared) < 200
+
+
+def test_a_search_that_takes_too_long_is_given_up(monkeypatch):
+    monkeypatch.setattr(against_reference, "MOST_NUMBERS", 2**13)
+    difference = validated_layers().first_difference.difference
+    assert difference.place is None
+    assert re.search(
+        r"its line was not found: the comparison of \d+ values with \d+ of the reference's was "
+        "stopped; use less data",
+        difference.note,
+    )
+
+
+def layout_of(blocks, full, mesh, tolerance):
+    """The layout, which a few numbers must not rule out."""
+    layout = layouts.layout_of(blocks, full, mesh, tolerance)
+    arrays = [np.zeros_like(full), full, full[:1]]
+    for tiles in (True, False):
+        if layout is not None and (tiles or not layout.moved):
+            assert 1 in Candidates(arrays, mesh).of(blocks, tolerance, tiles)
+    return layout
+
+
+def test_a_few_numbers_rule_out_other_arrays():
+    small = Mesh("mesh", (("i", 4), ("j", 2)))
+    arrays = [rng.standard_normal((8, 6)) for _ in range(50)]
+    rows = [arrays[7][2 * (d // 2) : 2 * (d // 2) + 2] for d in range(8)]
+    summands = [arrays[9] * (0.1, 0.2, 0.3, 0.4)[d // 2] for d in range(8)]
+    for blocks, number in ((rows, 7), (rows[::-1], 7), (summands, 9)):
+        assert list(Candidates(arrays, small).of(blocks, 1e-6, tiles=True)) == [number]
+    assert not list(Candidates(arrays, small).of(rows[::-1], 1e-6, tiles=False))
 
 
 def test_layouts_are_found_by_contents():
