@@ -39,3 +39,28 @@ def codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from codes(constant)
+
+
+@functools.lru_cache(maxsize=4096)
+def attribute_paths(code: CodeType) -> frozenset[tuple[str, ...]]:
+    """The variables that a function, or one written in it, reads, with attributes read of them.
+
+    `jax.numpy.sin` is ("jax", "numpy", "sin"), of which the beginnings are found, too.
+    """
+    found: set[tuple[str, ...]] = set()
+    for inside in codes(code):
+        path: tuple[str, ...] = ()
+        for each in dis.get_instructions(inside):
+            if each.opname in _OF_ATTRIBUTES:
+                path = (*path, each.argval) if path else ()
+            elif each.opname.startswith(_OF_VARIABLES):
+                path = (each.argval if isinstance(each.argval, str) else each.argval[-1],)
+            elif each.opname not in _BETWEEN:
+                path = ()
+            found.add(path)
+    return frozenset(found - {()})
+
+
+_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_OF_VARIABLES = ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST", "LOAD_NAME")
+_BETWEEN = frozenset({"CACHE", "PUSH_NULL", "NOP", "EXTENDED_ARG"})

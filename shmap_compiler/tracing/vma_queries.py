@@ -28,7 +28,7 @@ from jax.extend import core as jex_core
 from jax.extend import linear_util
 
 from shmap_compiler.base import objects
-from shmap_compiler.base.closures import contents
+from shmap_compiler.base.closures import attribute_paths, contents
 from shmap_compiler.base.untyped import Function, Unchecked, Wrapped
 
 _REDUCTIONS = frozenset({"unreduced", "reduced"})
@@ -98,9 +98,35 @@ def rule_asks(backward: Wrapped, silent: dict[int, Unchecked] | None = None) -> 
 def seems_to_differentiate(fun: Function) -> bool:
     """Whether `fun`, or what it names or closes over, names a reverse-mode derivative.
 
-    It may not take it, and others further away may.
+    It may not take it, and others further away may. Names of other things do not count, such as the
+    attribute of `state.grad` or the key of `config["grad"]`.
     """
-    return _reaches(fun, _REVERSE, _reached, levels=_NEAR)
+    for value in _values([fun], _reached, levels=_NEAR):
+        if isinstance(value, FunctionType):
+            if not _is_silent(value):
+                found = _reads_derivative(value)
+            else:
+                found = value.__name__ in _REVERSE or _maker(value) in _REVERSE
+            if found:
+                return True
+    return False
+
+
+def _reads_derivative(fun: FunctionType) -> bool:
+    """Whether code reads what takes a derivative: a global, or a function of a module."""
+    inner = dict(zip(fun.__code__.co_freevars, map(contents, fun.__closure__ or ()), strict=True))
+    for root, *path in attribute_paths(fun.__code__):
+        name = (root, *path)[-1]
+        if name not in _REVERSE:
+            continue
+        imported = sys.modules.get(root) if root in fun.__code__.co_names else None
+        value = inner.get(root, fun.__globals__.get(root, imported))
+        for attribute in path:
+            is_module = issubclass(type(value), ModuleType)
+            value = vars(value).get(attribute) if is_module else None
+        if callable(value):
+            return True
+    return False
 
 
 _NEAR = 3

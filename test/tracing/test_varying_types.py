@@ -184,6 +184,24 @@ def gradient(x):
 HELD = {"of squares": gradient}
 
 
+class State:
+    grad = 2.0
+
+
+STATE = State()
+CONFIG = {"grad": 3.0}
+
+
+def step(w, grad):
+    return w - grad
+
+
+def imports_jax(w, x):
+    import jax
+
+    return jax.grad(lambda x: jax.numpy.sum(w * x))(x)
+
+
 TRACES = {
     "does not ask": (lambda w, x: w * x, 1),
     "asks": (lambda w, x: w * as_varying(w, x), 1),
@@ -192,6 +210,11 @@ TRACES = {
     "differentiates": (lambda w, x: jax.grad(lambda x: (w * x).sum())(x), 1),
     "calls what differentiates": (lambda w, x: w * gradient(x), 1),
     "holds what differentiates": (lambda w, x: w * HELD["of squares"](x), 2),
+    "imports what differentiates": (imports_jax, 1),
+    "differentiates by a function of a module": (lambda w, x: w * test_module.gradient(x), 1),
+    "reads an attribute named grad": (lambda w, x: jax.nn.relu(w) * x * STATE.grad, 1),
+    "reads an entry named grad": (lambda w, x: w * x * CONFIG["grad"], 1),
+    "names an argument grad": (lambda w, x: step(w, grad=x), 1),
     "could differentiate": (lambda w, x: w * (gradient(x) if x.ndim > 2 else x), 2),
     "could differentiate and would be refused": (
         lambda w, x: carry_too_small(w, x) * (gradient(x) if x.ndim > 2 else 1),
