@@ -5,9 +5,10 @@
 some correct programs, so only functions that query them are traced with them. Whether a function
 does is read from the code that it may reach: what it defines, closes over, is given as a static
 argument, or names in its module and in modules named there, through defaults, members of classes,
-attributes and containers, too. Code reached in another way, such as by an import inside a call, is
-not scanned. A false positive only costs time. The backward rule of a `custom_vjp` function is
-traced when a derivative is taken, apart from the function; then its own code is scanned.
+attributes and containers, too. What a registry holds for a class of a package is reached with that
+class. Code reached in another way, such as by an import inside a call, is not scanned. A false
+positive only costs time. The backward rule of a `custom_vjp` function is traced when a derivative
+is taken, apart from the function; then its own code is scanned.
 
 `jax.lax.pcast` and `all_gather(..., to="invarying")` cast these types, which matters only to
 derivatives inside of a function, and to the backward rules of `custom_vjp` functions.
@@ -15,21 +16,31 @@ derivatives inside of a function, and to the backward rules of `custom_vjp` func
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend import core as jex_core
 from jax.extend import linear_util
 
 from shmap_compiler.base import objects
 from shmap_compiler.base.closures import attribute_paths, contents
 from shmap_compiler.base.untyped import Function, Unchecked, Wrapped
+from shmap_compiler.tracing.library_code import (
+    PARTS,
+    PLAIN,
+    Search,
+    is_installed,
+    is_of_library,
+    library_code,
+)
 
 _REDUCTIONS = frozenset({"unreduced", "reduced"})
 """The casts that are meaningless without such types."""
@@ -57,6 +68,8 @@ _RULED = frozenset({"custom_root", "defjvp", "defjvps"})
 
 _RULED_BACKWARD = frozenset({"defvjp"})
 """What makes a forward and a backward rule of them, of which the former is traced without types."""
+
+_WORDS = _QUESTIONS | _CASTS | _REVERSE | _RULED | _RULED_BACKWARD
 
 _MOST_HELD = 256
 
@@ -155,18 +168,20 @@ def rules_differentiate(fun: Function, *, at_once: bool) -> bool:
         not if it may leave the transposition to its backward rule, as one that calls `jax.vjp` may.
     """
     reverse = _GRADIENTS if at_once else _REVERSE
-    if _reaches(fun, _RULED, _reached_or_held) and (
-        _holds_backward_rule([fun]) or _reaches(fun, _REVERSE, _reached_or_held)
-    ):
+    values = [*_values([fun], _reached_or_held)]
+    words = frozenset().union(*(_words_of(v) for v in values if isinstance(v, FunctionType)))
+    rules = [value for value in values if isinstance(value, _RULED_FUNCTIONS)]
+    has_backward = any(isinstance(rule, jax.custom_vjp) for rule in rules)
+    if not words.isdisjoint(_RULED) and (has_backward or not words.isdisjoint(_REVERSE)):
         return True
-    if _any_reaches([fun], _RULED_BACKWARD) and _any_reaches([fun], reverse):
+    if not words.isdisjoint(_RULED_BACKWARD) and not words.isdisjoint(reverse):
         return True
-    for value in _values([fun], _reached_or_held):
-        if isinstance(value, jax.custom_jvp):
-            given = _jvp_rules(value)
+    for rule in rules:
+        if isinstance(rule, jax.custom_jvp):
+            given = _jvp_rules(rule)
             if _holds_backward_rule(given) or _any_reaches(given, _REVERSE):
                 return True
-        if isinstance(value, jax.custom_vjp) and _any_reaches([value.fwd], reverse):
+        elif _any_reaches([rule.fwd], reverse):
             return True
     return False
 
@@ -199,22 +214,54 @@ def _values(
       seen: by their ids, values that are left out. Those found are added.
     """
     seen = {} if seen is None else seen
+    waiting: dict[int, list[Unchecked]] = collections.defaultdict(list)
+    for each in [each for each in seen.values() if type(each) is _Handler]:
+        waiting[id(each.of)].append(each.handler)
     level = list(funs)
     while level and levels != 0:
         following: list[Unchecked] = []
+        library: list[Unchecked] = []
         for value in level:
-            if type(value) in _PLAIN or id(value) in seen or not objects.is_readable(value):
+            if type(value) in PLAIN or id(value) in seen or not objects.is_readable(value):
+                continue
+            if levels is None and _is_of_package(value):
+                library.append(value)
                 continue
             seen[id(value)] = value  # keeps it, and so its id
+            if type(value) is _Handler:
+                waiting[id(value.of)].append(value.handler)
+                continue
             yield value
-            if not (isinstance(value, (FunctionType, type)) and _is_silent(value)):
+            if _is_scanned(value):
                 following += reached(value)
+        if library:
+            found = library_code(library, _search(reached))
+            yield from (value for value in found.telling if id(value) not in seen)
+            seen.update(found.code)
+            following += found.others(_search(reached))
+        for of in waiting.keys() & seen.keys():
+            following += waiting.pop(of)
         level = following
         levels = None if levels is None else levels - 1
 
 
-_PLAIN = frozenset({str, bytes, bool, int, float, complex, type(None), np.ndarray, ModuleType})
-"""Types of values by which no other ones are reached."""
+def _is_of_package(value: object) -> bool:
+    """Whether a package that is scanned defines a function or class."""
+    return is_of_library(value) and not _is_silent(value)
+
+
+def _is_scanned(value: object) -> bool:
+    return not (isinstance(value, (FunctionType, type)) and _is_silent(value))
+
+
+@functools.cache
+def _search(reached: Callable[[Unchecked], Iterator[Unchecked]]) -> Search:
+    """Of library code, only functions that name one of the words are values that count."""
+    return Search(reached, _looked_up, _is_scanned, _tells)
+
+
+def _tells(value: object) -> bool:
+    return isinstance(value, FunctionType) and not _WORDS.isdisjoint(_words_of(value))
 
 
 def _reaches(
@@ -237,8 +284,12 @@ def _words(
     """The words of the functions that `fun` may reach."""
     for value in _values([fun], reached, levels, seen):
         if isinstance(value, FunctionType):
-            yield (_maker(value),)
-            yield (value.__name__,) if _is_silent(value) else _names(value.__code__)
+            yield _words_of(value)
+
+
+def _words_of(fun: FunctionType) -> frozenset[str]:
+    own = frozenset({fun.__name__}) if _is_silent(fun) else _names(fun.__code__)
+    return own | {_maker(fun)}
 
 
 def _maker(fun: FunctionType) -> str:
@@ -284,24 +335,55 @@ def _reached(value: object) -> Iterator[Unchecked]:
 
 def _may_run(member: object) -> bool:
     """Whether the member of a class is code, or a description of how it is called."""
-    return callable(member) or issubclass(type(member), _DESCRIPTORS)
-
-
-_DESCRIPTORS = (
-    staticmethod,
-    classmethod,
-    property,
-    functools.cached_property,
-    functools.partialmethod,
-)
+    return callable(member) or issubclass(type(member), PARTS)
 
 
 def _reached_or_held(value: object) -> Iterator[Unchecked]:
     """Like `_reached`, and the first values that a container or an object holds."""
     yield from _reached(value)
-    yield from itertools.islice(objects.elements(value), _MOST_HELD)
+    yield from itertools.islice(_elements(value), _MOST_HELD)
     if not (isinstance(value, (type, ModuleType)) or _is_ours(value)):
-        yield from itertools.islice(objects.attributes(value).values(), _MOST_HELD)
+        held = (each for name, each in objects.attributes(value).items() if name != _ANNOTATIONS)
+        yield from itertools.islice(held, _MOST_HELD)
+
+
+_ANNOTATIONS = "__annotations__"
+"""The attribute of a function or class method that names types, which it does not use."""
+
+
+def _elements(value: object) -> Iterator[Unchecked]:
+    """The elements of a container; of a registry, with the classes that they are for."""
+    if not isinstance(value, dict):
+        yield from objects.elements(value)
+        return
+    for key, element in dict.items(value):
+        of = key() if type(key) in _WEAK else key
+        if isinstance(of, type) and _is_of_package(of) and not _holds_users_code(element):
+            yield _Handler(of, element)
+        else:
+            yield element
+
+
+_WEAK = (weakref.ref, weakref.KeyedRef)
+
+
+def _holds_users_code(handler: object) -> bool:
+    """Whether a function or class of the user's handles the objects, alone or beside others."""
+    held = [handler, *objects.elements(handler), *objects.attributes(handler).values()]
+    called = (each.func if isinstance(each, functools.partial) else each for each in held)
+    return any(isinstance(e, (FunctionType, type)) and not is_installed(e) for e in called)
+
+
+@dataclass(frozen=True, eq=False)
+class _Handler:
+    """What handles objects of a package's class, which no code has that does not reach the class.
+
+    JAX's registry of pytrees, for example, holds functions for the classes of all packages that are
+    imported, of which a body uses few.
+    """
+
+    of: type
+    handler: Unchecked
 
 
 def _is_ours(value: object) -> bool:
@@ -335,7 +417,7 @@ def _of_the_user(rule: Wrapped) -> Iterator[Unchecked]:
     seen: dict[int, Any] = {}
     while pending:
         value = pending.pop()
-        if type(value) in _PLAIN or id(value) in seen or not objects.is_readable(value):
+        if type(value) in PLAIN or id(value) in seen or not objects.is_readable(value):
             continue
         seen[id(value)] = value
         if isinstance(value, linear_util.WrappedFun):
@@ -356,14 +438,23 @@ def _of_the_user(rule: Wrapped) -> Iterator[Unchecked]:
 
 def _named(fun: FunctionType) -> Iterator[Unchecked]:
     """The globals that a function names, and what it may look up in modules that it names."""
-    names = _names(fun.__code__)
-    closed_over = map(contents, fun.__closure__ or ())
+    for scope, names in _looked_up(fun):
+        yield from (scope[name] for name in names if not issubclass(type(scope[name]), ModuleType))
+
+
+def _looked_up(value: object) -> Iterator[tuple[Mapping[str, Unchecked], Iterable[str]]]:
+    """Where a function or a class has what it names, and the names."""
+    if isinstance(value, type):
+        yield vars(value), [name for name, member in vars(value).items() if _may_run(member)]
+    if not isinstance(value, FunctionType):
+        return
+    names = _names(value.__code__)
+    closed_over = map(contents, value.__closure__ or ())
     modules = (m for m in closed_over if issubclass(type(m), ModuleType) and not _is_silent(m))
-    scopes = [fun.__globals__, *map(vars, modules)]
+    scopes = [value.__globals__, *map(vars, modules)]
     for scope in scopes:
-        for name in names.intersection(scope):
-            value = scope[name]
-            if not issubclass(type(value), ModuleType):
-                yield value
-            elif not _is_silent(value) and not any(s is vars(value) for s in scopes):
-                scopes.append(vars(value))
+        found = names.intersection(scope)
+        for inside in (scope[n] for n in found if issubclass(type(scope[n]), ModuleType)):
+            if not _is_silent(inside) and not any(s is vars(inside) for s in scopes):
+                scopes.append(vars(inside))
+        yield scope, found

@@ -1,6 +1,8 @@
 """JAX's types of varying values, as a body and the derivative rules in it see and need them."""
 
 import functools
+import importlib
+import site
 import sys
 
 import jax
@@ -14,7 +16,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shmap_compiler import BodyError, SpecError, shard_map
+from shmap_compiler.base import objects
 from shmap_compiler.jaxprs.contents import equations
+from shmap_compiler.tracing import library_code
 from shmap_compiler.tracing.vma_queries import asks
 
 MESH = jax.make_mesh((4, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
@@ -949,3 +953,117 @@ def test_derivative_rules_beside_a_solve_in_a_branch(body):
 
     found, expected = run_together(map(gradients, (mapped(shard_map, rows), rows)), a, x)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-4), found, expected)
+
+
+# ---------------------------------------------------------------------------- installed packages
+
+TABLES = """
+HANDLERS = {}
+hook = None
+
+def apply(x):
+    handler = HANDLERS.get(type(x))
+    return handler(x) if handler else x
+
+def call_hook(x):
+    return hook(x) if hook else x
+
+class Block:
+    def __call__(self, x):
+        return apply(x)
+"""
+
+WRAPPERS = """
+import jax
+import tables
+
+class Wrapper:
+    pass
+
+def unwrapped(wrapper):
+    return jax.typeof(wrapper.value).manual_axis_type
+
+class Gradient:
+    def __call__(self, fun, x):
+        fun.defjvp(lambda primals, tangents: jax.value_and_grad(fun)(*primals))
+        return fun(x)
+
+tables.HANDLERS[Wrapper] = unwrapped
+tables.HANDLERS[Gradient] = (lambda gradient: gradient.fun, Gradient)
+"""
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Two installed packages, of which one registers its classes with the other."""
+    for name, text in {"tables": TABLES, "wrappers": WRAPPERS}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
+    library_code.forget()
+    yield importlib.import_module("tables"), importlib.import_module("wrappers")
+    library_code.forget()
+
+
+def test_who_does_not_use_what_packages_register_does_not_ask(packages):
+    tables, wrappers = packages
+    assert not asks(lambda x: tables.apply(x))
+    assert asks(lambda x: tables.apply(wrappers.Wrapper()))
+
+
+def test_a_body_beside_what_packages_register_is_traced_once(packages):
+    tables, _ = packages
+    count = []
+
+    def body(w, x):
+        count.append(1)
+        return tables.apply(jax.nn.relu(w)) * x
+
+    jax.jit(mapped(shard_map, body)).trace(W, X)
+    assert len(count) == 1
+
+
+def test_code_of_packages_is_searched_once(packages, monkeypatch):
+    tables, _ = packages
+    searched = []
+    reads = objects.attributes
+
+    def counted(value):
+        searched.append(value is tables.apply)
+        return reads(value)
+
+    monkeypatch.setattr(objects, "attributes", counted)
+    for rows in (8, 16, 24):
+        searched.clear()
+        body = functools.partial(lambda block, w, x: block(w) * x, tables.Block())
+        jax.jit(mapped(shard_map, body)).trace(W, np.ones((rows, 6), np.float32))
+        assert any(searched) == (rows == 8)
+
+
+class Mine:
+    pass
+
+
+CHANGES = {
+    "a class is registered": lambda tables, _: tables.HANDLERS.update({Mine: as_varying}),
+    "a function for a class of another package": lambda tables, wrappers: tables.HANDLERS.update(
+        {wrappers.Wrapper: as_varying}
+    ),
+    "a global is set": lambda tables, _: setattr(tables, "hook", as_varying),
+    "a function is replaced": lambda tables, _: setattr(tables, "apply", as_varying),
+    "a method is replaced": lambda tables, _: setattr(tables.Block, "__call__", as_varying),
+    "a method is added": lambda tables, _: setattr(tables.Block, "more", as_varying),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_in_a_package_is_seen(name, packages):
+    tables, wrappers = packages
+
+    def body(x):
+        return tables.call_hook(tables.Block()(x))
+
+    assert not asks(body)
+    CHANGES[name](tables, wrappers)
+    assert asks(body)
