@@ -111,7 +111,7 @@ def library_code(roots: Sequence[Unchecked], search: Search) -> LibraryCode:
         known = _searched(roots, search)
     _SEARCHED[key] = known  # as the latest
     if len(_SEARCHED) > _MOST_SEARCHED:
-        del _SEARCHED[next(iter(_SEARCHED))]
+        _SEARCHED.pop(next(iter(_SEARCHED)), None)
     return known
 
 
