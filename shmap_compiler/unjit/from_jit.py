@@ -12,6 +12,7 @@ from shmap_compiler.base.descriptions import describe, function_name
 from shmap_compiler.base.errors import TargetError, UnjitError
 from shmap_compiler.base.specs import varying_axes
 from shmap_compiler.base.untyped import Function, PyTree
+from shmap_compiler.graph.graph import Graph
 from shmap_compiler.stages.lower_call import lower_jitted
 from shmap_compiler.targets import Target
 from shmap_compiler.unjit import boundary, refusals
@@ -147,7 +148,6 @@ def _unjitted(
     function = function_name(fun)
     name = identifier(function) if function != "<lambda>" else "program"
     program = describe(jitted)
-    rules = rules_of(jax.make_jaxpr(fun)(*args))
     where = "" if target is None else f" for {target}"
     about = (f"{program} as XLA's partitioner divides it{where}, by shmap_compiler.unjit.",)
 
@@ -171,7 +171,6 @@ def _unjitted(
             _kept=made.kept,
             _mesh=mesh,
             _args=tuple(args),
-            _rules=rules,
         )
 
     try:
@@ -181,14 +180,15 @@ def _unjitted(
     except NoSpelling as error:
         needed = "collectives that jax.lax has, or operations of one device"
         raise refusals.not_convertible(who, str(error), needed) from None
-    replicated = _hidden_replication(unjitted)
-    return assembled(written(replicated)) if replicated else unjitted
+    graph = unjitted._mapped.replace(check_vma=False).trace(*unjitted.given(args))
+    replicated = _hidden_replication(graph)
+    if replicated:
+        unjitted = assembled(written(replicated))
+    return replace(unjitted, _rules=rules_of(jax.make_jaxpr(fun)(*args), graph.jaxpr))
 
 
-def _hidden_replication(unjitted: Unjitted) -> dict[int, tuple[str, ...]]:
+def _hidden_replication(graph: Graph) -> dict[int, tuple[str, ...]]:
     """The results that are equal along axes for a reason that cannot be inferred."""
-    mapped = unjitted._mapped.replace(check_vma=False)
-    graph = mapped.trace(*unjitted.given(unjitted._args))
     found = {}
     for k, (varying, spec) in enumerate(
         zip(graph.replication.outputs, graph.out_specs, strict=True)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shmap_compiler.base.errors import ShmapError
 from shmap_compiler.base.untyped import AnyValue, Function, Leaf, PyTree
 from shmap_compiler.simulate.agreement import default_tolerance, distances, largest_number
 from shmap_compiler.unjit.rounding import placed_as, rounded
@@ -68,8 +69,9 @@ def differing_gradients(
 
 
 def _shown(error: Exception) -> str:
-    """The kind of an error and its first sentence."""
-    sentence = str(error).strip().partition("\n")[0].partition(". ")[0]
+    """The kind of an error and its first sentence; what was found, of an error of ours."""
+    text = error.problems[0].found if isinstance(error, ShmapError) else str(error)
+    sentence = text.strip().partition("\n")[0].partition(". ")[0]
     return f"{type(error).__name__}: {sentence}"
 
 

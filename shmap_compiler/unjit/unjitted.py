@@ -97,10 +97,11 @@ class Unjitted:
 
     @property
     def hidden_rules(self) -> tuple[str, ...]:
-        """The lines of derivative rules without which gradients of the source differ.
+        """The lines of derivative rules and functions without which gradients of the source differ.
 
-        `jax.lax.stop_gradient`, `jax.custom_jvp` and `jax.custom_vjp` are not compiled. A comment
-        at the head of the source names these lines, too.
+        `jax.lax.stop_gradient`, `jax.custom_jvp` and `jax.custom_vjp` are not compiled, and
+        functions such as `jax.lax.lgamma` are expanded. A comment at the head of the source names
+        these lines, too.
         """
         return self._source.hidden_rules
 

@@ -41,8 +41,9 @@ class UnjitValidation:
         but about as far as rounded arguments change the program's, while the source is bitwise
         equal; "" if none is.
       gradients: How the gradients of the source differ from those of the program because it has
-        derivative rules, which are not compiled; "" if they do not differ.
-      rules: The lines with these rules; none if gradients do not differ.
+        derivative rules, which are not compiled, or functions that are expanded; "" if they do not
+        differ.
+      rules: The lines with these rules and functions; none if gradients do not differ.
 
     Examples:
       >>> f = jax.jit(jnp.sin, in_shardings=NamedSharding(mesh, P("i")))
@@ -114,7 +115,7 @@ def validate(
     args: Sequence[PyTree],
     given: Callable[[Sequence[PyTree]], list[AnyValue]],
 ) -> UnjitValidation:
-    """Runs all three, and compares gradients if the jitted function has derivative `rules`."""
+    """Runs all three, and compares gradients if there are `rules` that may be lacking."""
     inputs: Any = compiled.input_shardings
     full = filled(args, inputs[0])
 
