@@ -26,6 +26,7 @@ from shmap_compiler.base.jax_compat import (
     run_with_axes,
     trace_in_scope,
     type_on_mesh,
+    with_types_in,
 )
 from shmap_compiler.base.untyped import Atom, Aval, Eqn, Jaxpr, Parameter, Setting, Wrapped
 from shmap_compiler.jaxprs.rewriting import Rewriter
@@ -60,10 +61,8 @@ class _Retyping(Rewriter):
             )
 
         def define(old: Atom) -> Atom:
-            if isinstance(getattr(old.aval, "sharding", None), NamedSharding):
-                t = old.aval
-                aval = type_on_mesh(self.mesh, (), t.shape, t.dtype, t.weak_type)
-                replaced[old] = type(old)(aval)
+            if (type_ := self.type(old.aval)) is not old.aval:
+                replaced[old] = type(old)(type_)
             return atom(old)
 
         constvars, invars = ([define(v) for v in row] for row in (inner.constvars, inner.invars))
@@ -80,6 +79,11 @@ class _Retyping(Rewriter):
         outvars = [atom(v) for v in inner.outvars]
         return replace_jaxpr(jaxpr, constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
 
+    def type(self, old: Aval) -> Aval:
+        if not isinstance(getattr(old, "sharding", None), NamedSharding):
+            return old
+        return type_on_mesh(self.mesh, (), old.shape, old.dtype, old.weak_type)
+
     def literal(self, old: jex_core.Literal) -> jex_core.Literal:
         t: Any = old.aval
         sharding = getattr(t, "sharding", None)
@@ -90,7 +94,7 @@ class _Retyping(Rewriter):
         return jex_core.Literal(value.item() if t.weak_type else value, new)
 
     def params(self, eqn: Eqn) -> dict[str, Parameter]:
-        params = replace_jaxprs_in(eqn.params, self.jaxpr)
+        params = replace_jaxprs_in(with_types_in(eqn, self.type), self.jaxpr)
         groups = {"axis_index_groups": None} if eqn.primitive.name == _INVARIANT_SUM else {}
         rules = {k: self.traced_later(params[k]) for k in _TRACED_LATER if k in params}
         rules |= {k: self.called_later(params[k]) for k in _CALLED_LATER if k in params}

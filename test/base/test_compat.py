@@ -1416,6 +1416,21 @@ def test_setting_of_form():
     assert not any(map(jax_compat.setting_of_form, jax.make_jaxpr(jnp.sin)(1.0).eqns))
 
 
+def test_with_types_in():
+    eqn = jax.make_jaxpr(lambda x: jnp.searchsorted(jnp.arange(4.0), x))(1.0).eqns[-1]
+    while eqn.primitive.name != jax_compat.HIGH_PRIMITIVE and "jaxpr" in eqn.params:
+        eqn = eqn.params["jaxpr"].eqns[-1]
+    params = jax_compat.with_types_in(eqn, lambda _: "a type")
+    if eqn.primitive.name != jax_compat.HIGH_PRIMITIVE:
+        assert params is eqn.params
+        return
+    held = params["_prim"]
+    assert held == eqn.params["_prim"]
+    assert held.in_avals_flat == ["a type"] * len(eqn.invars)
+    assert (held.out_aval, held.out_avals_flat) == ("a type", ["a type"])
+    assert eqn.params["_prim"].out_aval != "a type"
+
+
 @SINCE_012
 def test_run_expanded():
     assert jax_compat.run_expanded(doubled(), [4.0]) == [8.0]

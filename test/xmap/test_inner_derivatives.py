@@ -131,6 +131,20 @@ def test_gradients_of_a_total(resources):
         assert_close(gradient(W, X), wanted)
 
 
+@everywhere
+@pytest.mark.parametrize("name", ["ldexp", "searchsorted"])
+def test_derivatives_of_a_derivative_of_what_jax_calls_as_a_program(name, resources):
+    """From JAX 0.12 on, such an operation contains the types of its results."""
+    functions = {
+        "ldexp": lambda x: jnp.sin(jnp.ldexp(x, 1)).sum(),
+        "searchsorted": lambda x: jnp.sin((3 - jnp.searchsorted(X[0], x.sum())) * x).sum(),
+    }
+    gradient = jax.grad(functions[name])
+    of = mapped_onto(gradient, ["batch", ...], ["batch", ...], resources)
+    found, wanted = (jax.jit(jax.grad(lambda x, f=f: f(x).sum())) for f in (of, jax.vmap(gradient)))
+    assert_close(found(X), wanted(X))
+
+
 def test_a_rule_whose_cotangent_has_a_wrong_type():
     """That of the original: the cotangent of what varies along "batch" must do so, too."""
     rule = psum_with_rule(lambda name, _, ct: (ct,))

@@ -15,6 +15,7 @@ from shmap_compiler.base.jax_compat.high_primitives import (
     run_expanded,
     run_forward_rule,
     setting_of_form,
+    with_types_in,
 )
 from shmap_compiler.base.jax_compat.lowering import (
     ahead_of_time,
@@ -265,6 +266,7 @@ __all__ = [
     "with_axis_types_of",
     "with_manual_axes",
     "with_reductions",
+    "with_types_in",
     "without_high_primitives",
     "without_manual_axes",
     "without_varying_type",

@@ -5,14 +5,15 @@ They are objects of `jax.experimental.hijax.HiPrim`, of JAX itself or the user's
 
 from __future__ import annotations
 
+import copy
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from shmap_compiler.base.jax_compat.tracing import EXPANDS_HIGH_PRIMITIVES
-from shmap_compiler.base.untyped import AnyValue, Eqn, PyTree
+from shmap_compiler.base.untyped import AnyValue, Aval, Eqn, Parameter, PyTree
 
 HIGH_PRIMITIVE = "call_hi_primitive"
 """The name of the primitive that calls them."""
@@ -85,6 +86,19 @@ def run_backward_rule(
     of_results = jax.tree.unflatten(held.out_tree, cotangents)
     found, _logs = held.vjp_bwd_retval_logs(residuals, of_results)
     return held.in_tree.flatten_up_to(found)
+
+
+def with_types_in(eqn: Eqn, replacement: Callable[[Aval], Aval]) -> dict[str, Parameter]:
+    """The parameters of an equation, with a replacement for each type in such a primitive."""
+    held = _high_primitive(eqn)
+    if held is None:
+        return eqn.params
+    moved = copy.copy(held)
+    moved.in_avals = jax.tree.map(replacement, held.in_avals)
+    moved.out_aval = jax.tree.map(replacement, held.out_aval)
+    moved.in_avals_flat = [*map(replacement, held.in_avals_flat)]
+    moved.out_avals_flat = [*map(replacement, held.out_avals_flat)]
+    return {**eqn.params, "_prim": moved}
 
 
 def _high_primitive(eqn: Eqn) -> AnyValue:
