@@ -14,6 +14,7 @@ hides.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -178,11 +179,9 @@ class _Block:
                 replace(each, beside=tuple(n for n in each.beside if leading >> n & 1))
                 for each in found[:-1]
             ]
-        uses = Counter(number for each in found for number in each.beside)
-        return [
-            replace(each, beside=tuple(sorted(each.beside, key=lambda n: (uses[n], -n))))
-            for each in found
-        ]
+        uses = Counter(itertools.chain.from_iterable(each.beside for each in found))
+        rows = [sorted(sorted(each.beside, reverse=True), key=uses.__getitem__) for each in found]
+        return [replace(each, beside=tuple(row)) for each, row in zip(found, rows, strict=True)]
 
     def _found_candidates(self) -> Iterator[Candidate]:
         for site, choice in self.choices.items():

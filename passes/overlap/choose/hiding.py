@@ -141,7 +141,7 @@ class Hiding:
             return self._faster(none, formed, group, reached, 1.0)  # Nothing changes there.
         kept = [each for each in formed if each.site.kept]
         given_up = self._faster(none, kept, group, reached, 1.0)
-        others = [each for each in formed if each not in given_up]
+        others = [each for each in formed if not each.site.kept]
         return self._faster(given_up, others, group, reached, _SHARE)
 
     def _faster(

@@ -42,8 +42,8 @@ class Meanwhile:
         earlier, later = dict[Value, int](), dict[Value, int]()
         for life in {life for number in late for life in self._read_by.get(number, ())}:
             if life.first < sent.number:
-                readers = [user.number for user in self.flow.users(life.value)]
-                least = max([before, life.first, *(n for n in readers if n not in late)])
+                others = [number for number in self._readers[life] if number not in late]
+                least = max([before, life.first, *others])
                 earlier[life.value] = min(life.last, least)
                 later[life.value] = max(life.last, sent.number)
         timeline = self.lives.timeline(self.block)
@@ -51,10 +51,18 @@ class Meanwhile:
         return timeline.peak(lasts=later) - most <= self.lives.allowed(self.block, most)
 
     @cached_property
+    def _readers(self) -> dict[Life, list[int]]:
+        """The operations that read each array, by number."""
+        return {
+            life: [user.number for user in self.flow.users(life.value)]
+            for life in self.lives.of(self.block)
+        }
+
+    @cached_property
     def _read_by(self) -> dict[int, list[Life]]:
         """The arrays that each operation reads."""
         found: dict[int, list[Life]] = {}
-        for life in self.lives.of(self.block):
-            for user in self.flow.users(life.value):
-                found.setdefault(user.number, []).append(life)
+        for life, readers in self._readers.items():
+            for number in readers:
+                found.setdefault(number, []).append(life)
         return found

@@ -7,6 +7,7 @@ well, or in that of what is gathered or summed in the plain program.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Mapping, Sequence
 
 from jaxlib.mlir import ir
@@ -208,17 +209,19 @@ def _last_read(site: Site, flow: Dataflow) -> int:
 
 def _first_read(product: ir.Operation, flow: Dataflow) -> int:
     """The number of the first operation that reads a product in memory; 0 if none does."""
-    found: set[int] = set()
-    pending: list[Value] = [*product.results]
-    seen = {*pending}
+    pending = [user.number for value in product.results for user in flow.users(value)]
+    heapq.heapify(pending)
+    last = -1
     while pending:
-        for user in flow.users(pending.pop()):
-            if not is_fused(user.name):
-                found.add(user.number)
-            elif user.result not in seen:
-                seen.add(user.result)
-                pending.append(user.result)
-    return min(found, default=0)
+        number = heapq.heappop(pending)
+        if number == last:
+            continue
+        last, node = number, flow.nodes[number]
+        if not is_fused(node.name):
+            return number
+        for user in flow.users(node.result):
+            heapq.heappush(pending, user.number)
+    return 0
 
 
 def _needed(

@@ -33,26 +33,38 @@ def reduced(sites: Collection[Site], flows: Dataflows, machine: Machine | None) 
     if machine is None or not machine.is_tpu:
         return {}
     reason = "its results are reduced where they are computed, and would be read again for it"
-    return {site: reason for site in sites if _is_reduced(site, flows.of(site.op.block))}
+    whole = set[Node]()
+    return {site: reason for site in sites if _is_reduced(site, flows.of(site.op.block), whole)}
 
 
-def _is_reduced(site: Site, flow: Dataflow) -> bool:
+def _is_reduced(site: Site, flow: Dataflow, whole: set[Node]) -> bool:
     if site.pattern == "gather-product":
         return any(_is_only_reduced(flow.node(op), flow) for op in site.products)
     if site.pattern == "gather-contraction":
-        return any(_has_reduced_columns(flow.node(op), flow) for op in site.products)
+        return any(_has_reduced_columns(flow.node(op), flow, whole) for op in site.products)
     return False
 
 
 def _is_only_reduced(product: Node, flow: Dataflow) -> bool:
     """Whether nothing reads the result of a product, or what is computed from it, as a whole."""
-    readers = list(_readers(product, flow))
-    return bool(readers) and all(each.name == REDUCE for each in readers)
+    readers = _readers(product, flow, set())
+    first = next(readers, None)
+    return first is not None and all(each.name == REDUCE for each in (first, *readers))
 
 
-def _has_reduced_columns(product: Node, flow: Dataflow) -> bool:
-    """Whether something reduces the last dimension, which chunks of columns cut."""
-    return any(each.name == REDUCE and _reduces_last(each) for each in _readers(product, flow))
+def _has_reduced_columns(product: Node, flow: Dataflow, whole: set[Node]) -> bool:
+    """Whether something reduces the last dimension, which chunks of columns cut.
+
+    Args:
+      whole: operations of which nothing does that. Those found are added: what layers add up
+        reaches all later ones.
+    """
+    seen = set[Node]()
+    for each in _readers(product, flow, seen, whole):
+        if each.name == REDUCE and _reduces_last(each):
+            return True
+    whole |= seen
+    return False
 
 
 def _reduces_last(reduce: Node) -> bool:
@@ -60,12 +72,19 @@ def _reduces_last(reduce: Node) -> bool:
     return rank - 1 in [*ir.DenseI64ArrayAttr(reduce.op.attributes["dimensions"])]
 
 
-def _readers(product: Node, flow: Dataflow) -> Iterator[Node]:
-    """What reads the result of a product, or what is computed from it element by element."""
-    pending, seen = [product.result], set[Node]()
+def _readers(
+    product: Node, flow: Dataflow, seen: set[Node], without: Collection[Node] = ()
+) -> Iterator[Node]:
+    """What reads the result of a product, or what is computed from it element by element.
+
+    Args:
+      seen: the operations that were looked at are added.
+      without: those that are left out, and what only they lead to.
+    """
+    pending = [product.result]
     while pending:
         for user in flow.users(pending.pop()):
-            if user in seen:
+            if user in seen or user in without:
                 continue
             seen.add(user)
             if user.name in ELEMENTWISE or user.name in _ALIKE:

@@ -7,6 +7,7 @@ independence.apart(3)             those that it does not need and that do not ne
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,10 @@ import numpy as np
 from ...ir.collective_ops import COLLECTIVES
 from ...ir.dataflow import Dataflow
 from .products import DOT
+
+_NEAR = 8
+"""So many products before a collective, and after it, may run beside it though they wait for one
+before it."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,16 @@ class Independence:
     def beside(self, collective: int) -> list[int]:
         """The products that do not need a collective, and that it does not need.
 
-        Those that wait for a later collective come too late.
+        Those that wait for a later collective, which it does not wait for, come too late. Of those
+        that wait for an earlier one, the nearest count.
         """
         needed = self.flow.needed
-        late = self._sent >> collective << collective
+        others = self._sent & ~needed[collective]
+        later = others >> collective << collective
+        place = bisect.bisect(self.products, collective)
+        near = self.products[max(0, place - _NEAR) : place + _NEAR]
         apart = numbers(self.apart(collective))
-        return [product for product in apart if not needed[product] & late]
+        return [each for each in apart if not needed[each] & (later if each in near else others)]
 
     def apart(self, collective: int) -> int:
         """The products that do not need a collective, and that it does not need, as bits."""
