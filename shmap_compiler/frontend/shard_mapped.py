@@ -25,13 +25,13 @@ from shmap_compiler.base.errors import (
     TargetError,
     errors_of,
 )
+from shmap_compiler.base.front_ends import FrontEndFunction
 from shmap_compiler.base.jax_compat import (
     closes_over_explicit,
     is_on_host,
     is_tracing,
     needs_varying_types,
 )
-from shmap_compiler.base.mapped import Mapped
 from shmap_compiler.base.mesh_context import region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
 from shmap_compiler.base.pickling import PickledByName
@@ -67,7 +67,7 @@ _EXAMPLE = "shard_map(f, mesh=..., in_specs=..., out_specs=...)"
 
 
 @dataclass(eq=False, repr=False)
-class ShardMapped(PickledByName, Mapped, MappedFunction, Generic[_P, _R]):
+class ShardMapped(PickledByName, FrontEndFunction, MappedFunction, Generic[_P, _R]):
     """A per-device function mapped over a mesh: a callable with the stages of `jax.jit`.
 
     Made by `shard_map`.

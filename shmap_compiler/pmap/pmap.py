@@ -14,7 +14,7 @@ from shmap_passes import GroupNaming, Partitioner
 
 from shmap_compiler.base.descriptions import describe, update_wrapper
 from shmap_compiler.base.errors import ShmapError, errors_of, spec_error
-from shmap_compiler.base.mapped import Mapped
+from shmap_compiler.base.front_ends import FrontEndFunction
 from shmap_compiler.base.untyped import Device, Function, PyTree, Setting, Wrapped
 from shmap_compiler.frontend import trace_cache
 from shmap_compiler.graph.graph import Graph
@@ -100,7 +100,7 @@ def pmap(
 
 
 @dataclass(eq=False, repr=False)
-class Pmapped(Mapped, Generic[_P, _R]):
+class Pmapped(FrontEndFunction, Generic[_P, _R]):
     """A function mapped over the rows of its arguments: a callable with the stages of `jax.jit`.
 
     Made by `pmap`.

@@ -22,6 +22,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 
 from shmap_compiler.base import objects
+from shmap_compiler.base.caches import Cache
 from shmap_compiler.base.untyped import Unchecked
 
 PLAIN = frozenset({str, bytes, bool, int, float, complex, type(None), np.ndarray, ModuleType})
@@ -105,18 +106,14 @@ class LibraryCode:
 
 def library_code(roots: Sequence[Unchecked], search: Search) -> LibraryCode:
     """What functions and classes of installed packages reach."""
-    key = (search, frozenset(map(id, roots)))
-    known = _SEARCHED.pop(key, None)
-    if known is None or not all(names.hold() for names in known.names):
-        known = _searched(roots, search)
-    _SEARCHED[key] = known  # as the latest
-    if len(_SEARCHED) > _MOST_SEARCHED:
-        _SEARCHED.pop(next(iter(_SEARCHED)), None)
-    return known
+    key = (search, frozenset(map(id, roots)))  # what is found holds the roots, so ids last
+    known = _SEARCHED.find(key)
+    if known is not None and not all(names.hold() for names in known.names):
+        _SEARCHED.remove(key, known)
+    return _SEARCHED.get(key, lambda: _searched(roots, search))
 
 
-_SEARCHED: dict[tuple[Search, frozenset[int]], LibraryCode] = {}
-_MOST_SEARCHED = 64
+_SEARCHED = Cache[LibraryCode](64)
 
 
 def forget() -> None:

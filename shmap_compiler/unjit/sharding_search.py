@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, S
 from shmap_compiler.base import specs as spec_text
 from shmap_compiler.base.descriptions import describe, show_type_of, show_value
 from shmap_compiler.base.errors import Problem, ShmapError, TargetError
-from shmap_compiler.base.mapped import Mapped
+from shmap_compiler.base.front_ends import FrontEndFunction
 from shmap_compiler.base.untyped import AnyValue, Function, Jaxpr, PyTree
 from shmap_compiler.base.values import input_type, type_of
 from shmap_compiler.graph.callbacks import callback_lines
@@ -131,7 +131,7 @@ def _not_numbers(args: Sequence[PyTree]) -> list[Problem]:
 
 def _of_blocks(fun: Function) -> list[Problem]:
     """The problem that a function does not take its arguments as whole arrays."""
-    if not isinstance(fun, Mapped):
+    if not isinstance(fun, FrontEndFunction):
         return []
     found = f"{show_type_of(fun)}: how it splits arrays is what you wrote"
     fix = "pass the function that calls it"

@@ -15,10 +15,10 @@ from shmap_passes import GroupNaming, Partitioner
 from shmap_compiler.base.common_mistakes import keyword_arguments, not_a_function
 from shmap_compiler.base.descriptions import describe, function_name, update_wrapper
 from shmap_compiler.base.errors import Problem, ProgramName, SpecTypeError, spec_error
+from shmap_compiler.base.front_ends import FrontEndFunction
 from shmap_compiler.base.jax_compat import (
     AnyMesh,
 )
-from shmap_compiler.base.mapped import Mapped
 from shmap_compiler.base.pickling import PickledByName
 from shmap_compiler.base.untyped import AnyValue, PyTree, Setting, Wrapped
 from shmap_compiler.frontend import trace_cache
@@ -126,7 +126,7 @@ def xmap(
     return XMapped(function, options)
 
 
-class XMapped(PickledByName, Mapped, Generic[_P, _R]):
+class XMapped(PickledByName, FrontEndFunction, Generic[_P, _R]):
     """A function mapped over named axes: a callable with the stages of `jax.jit`.
 
     Made by `xmap`.

@@ -216,12 +216,15 @@ class Hiding:
     def _free(self) -> dict[int, float]:
         """The seconds of each product in which it hides nothing of its own, by number.
 
-        Those of chunks of a gather, while the next one arrives, are its own. In a ring it has none.
+        Those of chunks of a gather, while the next one arrives, are its own. In a ring it has none,
+        nor in any form on GPUs, where it was not measured.
         """
         free: dict[int, float] = {}
         for number, seconds in self.products.items():
             owners = self._owners[number]
-            in_chunks = all(each.site.kept and _is_in_columns(each) for each in owners)
+            in_chunks = all(
+                self.is_tpu and each.site.kept and _is_in_columns(each) for each in owners
+            )
             sent = sum(each.sent for each in owners)
             free[number] = max(0.0, seconds - sent) if in_chunks else 0.0
         return free

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class Mapped:
+class FrontEndFunction:
     """A function that `shard_map`, `xmap` or `pmap` returned: the user says what it splits."""
