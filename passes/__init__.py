@@ -7,7 +7,7 @@ This table is what one needs to run the passes and to write one:
     make_context    an MLIR context with the dialects of our modules
     pipeline, run   the passes in order; running them on a module
     Partitioner     what the pipeline is for: "gspmd" or "shardy"
-    GroupNaming     how collectives name their groups: "axes" or "ids"
+    GroupNaming     how collectives name their groups: "axes", "one-axis" or "ids"
     PASSES          every pass class
     ChooseOverlap   the pass that chooses where transfers run beside products
     parse_pipeline  passes from text, as in "builtin.module(shmap-verify,canonicalize)"

@@ -46,7 +46,7 @@ from .simplify.merge_equal_collectives import MergeEqualCollectives
 from .simplify.normalize_all_to_all import NormalizeAllToAll
 
 Partitioner = Literal["gspmd", "shardy"]
-GroupNaming = Literal["axes", "ids"]
+GroupNaming = Literal["axes", "one-axis", "ids"]
 
 PASSES: tuple[type[Pass], ...] = (
     ImportManualComputation,

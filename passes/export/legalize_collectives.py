@@ -12,6 +12,9 @@ After:   %p = stablehlo.partition_id                    // on a mesh of i=4, j=2
          %1 = "stablehlo.all_reduce"(%x) <{channel_handle = <handle = 1, type = 1>,
                                            use_global_device_ids, replica_groups = ...}>
 With groups=ids, groups become lists of device ids, for versions of XLA that do not read mesh axes.
+With groups=one-axis, those along several axes do: if the program is called in one that has another
+mesh of these devices, XLA writes both as axes of one mesh, and aborts if two axes of a group become
+parts of one axis. A mesh with too many devices for lists keeps its axes.
 
 If some axes are automatic, GSPMD aborts on an all_gather, reduce_scatter or all_to_all without the
 sharding of the region, and on an all_reduce or collective_permute with it. XLA expands an
@@ -85,7 +88,7 @@ class LegalizeCollectives(Pass):
     keeps_bits = True
     needs_body_form = True
 
-    groups: Literal["axes", "ids"] = "axes"
+    groups: Literal["axes", "one-axis", "ids"] = "axes"
     partitioner: Literal["gspmd", "shardy"] = "gspmd"
 
     def run(self, module: ModuleOp) -> None:
@@ -119,10 +122,17 @@ class LegalizeCollectives(Pass):
 
     def _legalize(self, op: ir.Operation, form: BodyForm) -> None:
         _add_channel(op)
-        if self.groups == "ids" and op.name in GROUPED:
-            _list_device_ids(op, form)
+        if op.name in GROUPED:
+            self._list_device_ids(op, form.mesh)
         if self.partitioner == "gspmd" and form.is_partly_manual:
             _carry_region_sharding(op, form)
+
+    def _list_device_ids(self, op: ir.Operation, mesh: Mesh) -> None:
+        axes = group_axes(op)
+        if axes is None or self.groups == "axes":
+            return
+        if self.groups == "ids" or (len(axes) > 1 and mesh.size <= MOST_LISTED):
+            op.attributes[GROUPS] = _ids(mesh, axes)
 
     def _write_indices(self, calls: Iterable[ir.Operation], form: BodyForm) -> None:
         """Writes those of some custom calls that are axis indices, in a region of a form."""
@@ -138,12 +148,6 @@ def _add_channel(op: ir.Operation) -> None:
     op.attributes[CHANNEL_HANDLE] = stablehlo.ChannelHandle.get(_HANDLE, _DEVICE_TO_DEVICE)
     if op.name in TAKES_GLOBAL_DEVICE_IDS:
         op.attributes["use_global_device_ids"] = ir.UnitAttr.get()
-
-
-def _list_device_ids(op: ir.Operation, form: BodyForm) -> None:
-    axes = group_axes(op)
-    if axes is not None:
-        op.attributes[GROUPS] = _ids(form.mesh, axes)
 
 
 @memoized

@@ -175,7 +175,7 @@ class ShardMapped(PickledByName, FrontEndFunction, MappedFunction, Generic[_P, _
             Defaults to "gspmd", and to "shardy" where an axis of the mesh is automatic or a result
             is unreduced.
           groups: Whether collectives name their groups by mesh "axes" or list device "ids", for
-            compilers that do not read mesh axes.
+            compilers that do not read mesh axes. "one-axis" lists ids along several axes only.
           overlap: As for the context manager `overlap`. Defaults to its setting.
           overlap_rounding: As `rounding` of that context manager.
 

@@ -111,7 +111,8 @@ class Lowered:
     Attributes:
       call: The traced call that was lowered.
       partitioner: "gspmd" (full-to-shard custom calls) or "shardy" (manual computation).
-      groups: Whether collectives name their groups by mesh "axes" or list device "ids".
+      groups: Whether collectives name their groups by mesh "axes" or list device "ids";
+        "one-axis" lists ids along several axes only.
       added: The user's passes in its pipeline.
       overlap: Whether communication is overlapped with matrix products.
       here: `jax_lowered` and `snapshots`; None if JAX cannot lower the program for the devices of

@@ -1210,9 +1210,9 @@ def test_unreduced_axes():
 
 
 def test_groups_among_other_meshes():
-    """What goes wrong with "axes" where this answers "ids" is in test_other_meshes.py."""
+    """What goes wrong with "axes" is in test_other_meshes.py."""
     assert jax_compat.groups_among_other_meshes() == (
-        "axes" if hasattr(sdy, "ReductionOp") else "ids"
+        "one-axis" if hasattr(sdy, "ReductionOp") else "ids"
     )
 
 

@@ -94,6 +94,33 @@ def test_two_shard_maps_on_different_meshes(partitioner):
     check(program, X, partitioner)
 
 
+SUMS = [  # (mesh of the shard_map, axes of the sums, the other mesh)
+    ("i=2, j=4", ("i", "j"), "i=4, j=2"),  # as in JAX's own, XLA would abort on names of these axes
+    ("i=4, j=2", ("i", "j"), "j=2, i=4"),
+    ("a=2, b=2, i=2", ("b", "i"), "i=2, j=4"),
+    ("a=2, b=2, i=2", ("i", "a"), "q=8"),
+    ("a=2, b=2, i=2", ("a", "b"), "q=8"),
+]
+
+
+@both_partitioners
+@pytest.mark.parametrize(("mesh", "axes", "other"), SUMS)
+def test_sums_along_several_axes(mesh, axes, other, partitioner):
+    everywhere = P(MESHES[mesh].axis_names)
+    f = shard_map(
+        lambda x: x + 100 * lax.psum(x, axes),
+        mesh=MESHES[mesh],
+        in_specs=everywhere,
+        out_specs=everywhere,
+    )
+    with partitioner_is(partitioner):
+        found = jax.jit(f)(jax.device_put(X, on(other)))
+    sizes, names = tuple(MESHES[mesh].shape.values()), MESHES[mesh].axis_names
+    x = X.reshape(sizes)
+    total = x.sum(tuple(map(names.index, axes)), keepdims=True)
+    np.testing.assert_array_equal(found, (x + 100 * total).reshape(-1))
+
+
 @both_partitioners
 def test_result_that_some_axes_split(partitioner):
     """It lies on the mesh of the shard_map: that of the argument does not divide it.

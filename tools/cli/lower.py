@@ -50,9 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--groups",
-        choices=("axes", "ids"),
+        choices=("axes", "one-axis", "ids"),
         default="axes",
-        help="collectives name their groups by mesh axes (the default), or list device ids",
+        help="collectives name their groups by mesh axes (the default), or list device ids: "
+        "of all groups, or of those along several axes",
     )
     shared_options.add_overlap(parser, "report")
     parser.add_argument(

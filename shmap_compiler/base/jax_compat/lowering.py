@@ -221,14 +221,15 @@ def unreduced_axes(reduces: Reductions, mesh: AnyMesh) -> tuple[tuple[str, ...],
     return axes, getattr(kinds, reduces.kind.name.upper())
 
 
-def groups_among_other_meshes() -> Literal["axes", "ids"]:
+def groups_among_other_meshes() -> Literal["one-axis", "ids"]:
     """How collectives name their groups where a module may have further meshes, as inside jit.
 
     XLA replaces all meshes of the same devices by one of them. In JAX 0.10 it does not rename the
-    axes in StableHLO's groups, which then are unknown axes or name other devices.
+    axes in StableHLO's groups, which then are unknown axes or name other devices. In JAX 0.12 it
+    aborts if several axes of a group become adjacent parts of one.
     """
     renames = hasattr(sdy, "ReductionOp")  # from JAX 0.12 on
-    return "axes" if renames else "ids"
+    return "one-axis" if renames else "ids"
 
 
 def lowering_mesh(ctx: LoweringContext) -> AnyMesh:

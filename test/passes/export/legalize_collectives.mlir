@@ -1,5 +1,6 @@
 // RUN: shmap-opt %s --shmap-legalize-collectives | FileCheck %s --check-prefixes=CHECK,AXES
-// RUN: shmap-opt %s --shmap-legalize-collectives=groups=ids | FileCheck %s --check-prefixes=CHECK,IDS
+// RUN: shmap-opt %s --shmap-legalize-collectives=groups=one-axis | FileCheck %s --check-prefixes=CHECK,AXES,SEVERAL
+// RUN: shmap-opt %s --shmap-legalize-collectives=groups=ids | FileCheck %s --check-prefixes=CHECK,IDS,SEVERAL
 // RUN: shmap-opt %s --shmap-legalize-collectives=partitioner=shardy | FileCheck %s --check-prefix=SHARDY
 
 module {
@@ -26,7 +27,7 @@ module {
   func.func private @a_gather_over_axes_out_of_order(%x: tensor<4xf32>) -> tensor<32xf32> {
     // CHECK: "stablehlo.all_gather"
     // CHECK-SAME: channel_handle
-    // IDS-SAME{LITERAL}: dense<[[0, 4, 1, 5, 2, 6, 3, 7]]> : tensor<1x8xi64>
+    // SEVERAL-SAME{LITERAL}: dense<[[0, 4, 1, 5, 2, 6, 3, 7]]> : tensor<1x8xi64>
     // CHECK-SAME: use_global_device_ids
     %0 = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "k">, #stablehlo.axis_ref<name = "i">]>}> : (tensor<4xf32>) -> tensor<32xf32>
     return %0 : tensor<32xf32>

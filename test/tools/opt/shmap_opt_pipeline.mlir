@@ -9,7 +9,7 @@
 // SHARDY: replica_groups = dense<{{\[\[}}0, 1]]>
 // GSPMD: custom_call @SPMDFullToShardShape
 // GSPMD: replica_group_mesh_axes
-// VALUE: error: shmap-legalize-collectives: option groups=both is not one of axes, ids
+// VALUE: error: shmap-legalize-collectives: option groups=both is not one of axes, one-axis, ids
 // OPTION: error: shmap-pipeline has no option 'unit'; its options: partitioner, groups
 module {
   sdy.mesh @mesh = <["i"=2]>
