@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +22,11 @@ from shmap_compiler.simulate.device import (
 )
 from shmap_compiler.simulate.own_copies import OwnCopies
 from shmap_compiler.simulate.report import Exchange, Hang, Position, UnequalCopies
-from shmap_compiler.simulate.steps import Collective, Leave, Meeting
+from shmap_compiler.simulate.steps import Collective, Leave, Meeting, Step
 
 Input = np.ndarray | OwnCopies
 """An argument of `@main`: one full array for all devices, or that of each."""
+_MeetingKey = tuple[Meeting, tuple[Step, ...], int]
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class _Players:
         self.unequal: list[UnequalCopies] = []
         self.left: dict[int, list[np.ndarray]] = {}
         self.waiting: dict[int, Waiting] = {}
+        self.arrived = Counter[_MeetingKey]()
         self.running: dict[int, Generator[Waiting, list[Any], list[Any]]] = {}
         self.done: dict[int, list[Any]] = {}
 
@@ -78,12 +81,12 @@ class _Players:
             device = Device(number, work, self.observer)
             self.running[number] = device.play(entry, environment)
             self._resume(number, None)
-        ready = list(range(self.mesh.size))
+        ready = deque(range(self.mesh.size))
         while ready:
-            device = ready.pop(0)
+            device = ready.popleft()
             if device in self.waiting:
-                group = self.waiting[device].step.group_of.get(device, (device,))
-                if self._is_complete(group):
+                group = self._group(device)
+                if self.arrived[self._meeting(device)] == len(group):
                     self._meet(group)
                     ready.extend(group)
         hang = self._hang() if self.waiting else None
@@ -100,16 +103,19 @@ class _Players:
             self.waiting[device] = self.running[device].send(value)
         except StopIteration as end:
             self.done[device] = end.value
+        else:
+            self.arrived[self._meeting(device)] += 1
 
-    def _is_complete(self, group: tuple[int, ...]) -> bool:
-        if not all(device in self.waiting for device in group):
-            return False
-        first = self.waiting[group[0]]
-        return all(
-            self.waiting[d].step is first.step and self.waiting[d].path == first.path for d in group
-        )
+    def _group(self, device: int) -> tuple[int, ...]:
+        return self.waiting[device].step.group_of.get(device, (device,))
+
+    def _meeting(self, device: int) -> _MeetingKey:
+        """Equal for devices that wait for each other: the step, the calls around it, the group."""
+        waiting = self.waiting[device]
+        return waiting.step, waiting.path, self._group(device)[0]
 
     def _meet(self, group: tuple[int, ...]) -> None:
+        del self.arrived[self._meeting(group[0])]
         arrived = [self.waiting.pop(device) for device in group]
         step = arrived[0].step
         operands = [each.operands for each in arrived]
