@@ -20,7 +20,7 @@ from shmap_compiler.base.mesh_context import has_devices, region_of
 from shmap_compiler.base.meshes import ManualRegion, no_devices
 from shmap_compiler.base.untyped import AnyValue, Function
 from shmap_compiler.eager.operations import Rules
-from shmap_compiler.eager.placing import on_mesh, refuse_elsewhere
+from shmap_compiler.eager.placing import on_mesh, refuse_elsewhere, splitting_empty
 from shmap_compiler.eager.run import run_on_mesh
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.primitive import bind, shmap_p
@@ -53,7 +53,7 @@ def _jitted(graph: Graph) -> Function:
         return jax.jit(program)
     placed = zip(graph.out_specs, memory_kinds(graph.out_types), strict=True)
     shardings = [NamedSharding(graph.mesh, spec, memory_kind=kind) for spec, kind in placed]
-    return jax.jit(program, out_shardings=shardings)
+    return splitting_empty(jax.jit(program, out_shardings=shardings), graph.out_types, shardings)
 
 
 def _program(graph: Graph, *args: AnyValue) -> Sequence[AnyValue]:

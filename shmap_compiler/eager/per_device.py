@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import jax
-import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from shmap_compiler.base.jax_compat import ahead_of_time, is_key_type
+from shmap_compiler.base.jax_compat import ahead_of_time
 from shmap_compiler.base.untyped import Aval
 from shmap_compiler.eager.layout import EagerProgram, Layout, Operand, Operation, stacked_type
-from shmap_compiler.eager.placing import place
+from shmap_compiler.eager.placing import place, splitting_empty
 from shmap_compiler.graph.graph import Graph
 from shmap_compiler.graph.primitive import bind
 
@@ -97,21 +96,4 @@ def _compiled(graph: Graph) -> Callable[..., Sequence[jax.Array]]:
     ]
     shardings = [NamedSharding(graph.mesh, s) for s in graph.out_specs]
     program = jax.jit(functools.partial(bind, graph), out_shardings=shardings)
-    compiled = ahead_of_time(program, types)
-    empty = {
-        k: np.zeros(t.shape, t.dtype)
-        for k, t in enumerate(graph.out_types)
-        if 0 in t.shape and not is_key_type(t)
-    }
-    if not empty:
-        return compiled
-
-    # jit up to JAX 0.11 forgets how arrays without elements are sharded.
-    def run(*arrays):
-        results = compiled(*arrays)
-        return [
-            place(empty[k], shardings[k]) if k in empty else result
-            for k, result in enumerate(results)
-        ]
-
-    return run
+    return splitting_empty(ahead_of_time(program, types), graph.out_types, shardings)

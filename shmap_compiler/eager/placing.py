@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from shmap_compiler.base import specs
 from shmap_compiler.base.errors import Problem, SpecError
 from shmap_compiler.base.jax_compat import AnyMesh, is_key_type
-from shmap_compiler.base.untyped import AnyValue, Device
+from shmap_compiler.base.untyped import AnyValue, Aval, Device
 
 
 def place(value: ArrayLike, sharding: Sharding) -> jax.Array:
@@ -34,6 +34,32 @@ def place(value: ArrayLike, sharding: Sharding) -> jax.Array:
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
     host = np.asarray(value, aval.dtype)
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
+def splitting_empty(
+    program: Callable[..., Sequence[jax.Array]],
+    types: Sequence[Aval],
+    shardings: Sequence[Sharding],
+) -> Callable[..., Sequence[jax.Array]]:
+    """`program`, compiled by jit, whose results without elements have these shardings.
+
+    jit up to JAX 0.11 forgets how they are split, and gives arrays that cannot be read.
+    """
+    empty = {
+        k: np.zeros(t.shape, t.dtype)
+        for k, t in enumerate(types)
+        if 0 in t.shape and not is_key_type(t)
+    }
+    if not empty:
+        return program
+
+    def run(*arrays: AnyValue) -> list[jax.Array]:
+        return [
+            place(empty[k], shardings[k]) if k in empty else result
+            for k, result in enumerate(program(*arrays))
+        ]
+
+    return run
 
 
 def resharded(value: ArrayLike, sharding: Sharding) -> ArrayLike:

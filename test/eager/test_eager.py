@@ -746,6 +746,23 @@ def test_derivatives_are_split_by_the_specs_as_written(axis_type, w_spec):
     assert specs_of(shard_map) == specs_of(jax.shard_map)
 
 
+def test_transformed_calls_on_arrays_without_elements():
+    """On JAX up to 0.11 those of `jax.shard_map` cannot be read."""
+    f = mapped(lambda x: 2 * lax.ppermute(x, "i", [(0, 1), (1, 0)]), P("i", "j"), P("j", "i"))
+    x = jnp.zeros((2, 8, 0))
+    found = [
+        jax.vmap(f)(x),
+        jax.grad(lambda x: jnp.sum(f(x)))(x[0]),
+        jax.grad(lambda x: jnp.sum(jax.vmap(f)(x)))(x),
+        jax.linearize(f, x[0])[1](x[0]),
+    ]
+    rows = MESH.shape["j"] * 8 // MESH.shape["i"]
+    assert [np.asarray(a).shape for a in found] == [(2, rows, 0), (8, 0), (2, 8, 0), (rows, 0)]
+    assert [a.sharding.spec for a in found] == [
+        P(None, "j", "i"), P("i", "j"), P(None, "i", "j"), P("j", "i"),
+    ]  # fmt: skip
+
+
 def transformed(name, call):
     """Runs `call`, whose arguments are concrete, inside a transformation."""
     {
