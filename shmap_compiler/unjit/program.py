@@ -25,7 +25,7 @@ from shmap_compiler.unjit.library_calls import find_calls
 from shmap_compiler.unjit.loops import CONTROL
 from shmap_compiler.unjit.names import Names
 from shmap_compiler.unjit.normalizations import find_normalizations
-from shmap_compiler.unjit.replacing_call import ReplacingCall
+from shmap_compiler.unjit.replacing_call import ReplacingCall, constants
 from shmap_compiler.unjit.spelling.operation import Op
 from shmap_compiler.unjit.spelling.table import SPELLINGS
 from shmap_compiler.unjit.statements import Statements
@@ -124,10 +124,25 @@ class Program(Statements):
             for root, found in find_normalizations(block)
             if not any(root in each.ops for each in of_users)
         ]
+        replaced: set[ir.Operation] = set()
+
+        def is_replaced(value: Value) -> bool:
+            users = [use.owner.operation for use in value.uses]
+            return replaced.issuperset(users) and not any(
+                user in self._calls and value in self._calls[user].inputs for user in users
+            )
+
         for found in [*own, *of_users]:
             if not any(op in self._wide or op in self._skipped for op in found.ops):
                 self._calls[found.ops[-1]] = self._with_definition(found)
                 self._skipped.update(found.replaced())
+                replaced.update(found.ops[-1:], found.replaced())
+        known = constants()
+        for each in reversed(list(block.operations)):
+            op = each.operation
+            if replaced and op in known and all(map(is_replaced, op.results)):
+                self._skipped.add(op)
+                replaced.add(op)
 
     def _with_definition(self, found: ReplacingCall) -> ReplacingCall:
         """A call of a function that the file defines, once for all calls of it."""

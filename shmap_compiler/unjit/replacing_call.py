@@ -18,7 +18,7 @@ from shmap_passes.ir.types import Value
 from shmap_compiler.unjit.constants import Constants
 from shmap_compiler.unjit.embedded import outline
 from shmap_compiler.unjit.layout import Code, call
-from shmap_compiler.unjit.same_results import order_of_arguments
+from shmap_compiler.unjit.same_results import same_call
 from shmap_compiler.unjit.types import dtype_of, is_tensor, shape_of
 from shmap_compiler.unjit.user_calls import SOURCE
 
@@ -27,6 +27,8 @@ _OF_CONSTANTS = {
     f"stablehlo.{name}"
     for name in ("broadcast_in_dim", "compare", "convert", "divide", "multiply", "subtract")
 }
+_EMBEDDED = "stablehlo.reduce_window"
+"""Of most functions it is no call of JAX, but StableHLO inside of the source."""
 _HOLE = "_argument_"
 
 
@@ -39,12 +41,14 @@ class ReplacingCall:
       inputs: the arguments of `text`.
       text: the call, with `{}` for each argument.
       definition: the function that is called, if the source has to define it; "" if not.
+      is_exact: as in `SameCall`.
     """
 
     ops: tuple[ir.Operation, ...]
     inputs: tuple[Value, ...]
     text: str
     definition: str = ""
+    is_exact: bool = True
 
     @property
     def function(self) -> str:
@@ -94,17 +98,18 @@ def _double_quoted(text: str) -> str:
 def as_call(ops: Sequence[ir.Operation], text: str, definition: str = "") -> ReplacingCall | None:
     """The first of the operations that compute what a call computes, as that call.
 
-    One operation is as plain as a call, but for `jnp.einsum`. In the source, `jnp.abs(x) * 1.001`
-    and `jnp.abs(x).clip(2, 3)` begin where a call begins, too: the last operation is only the
-    call's if the others do not agree with the call without it.
+    One operation is as plain as a call, but for `jnp.einsum` and windows. In the source,
+    `jnp.abs(x) * 1.001` and `jnp.abs(x).clip(2, 3)` begin where a call begins, too: the last
+    operation is only the call's if the others do not agree with the call without it, or only where
+    it is finite: `lax.erf_inv(x)` ends with what it is at 1.
     """
-    is_plainer = text.startswith("jnp.einsum(")
+    is_plainer = text.startswith("jnp.einsum(") or ops[-1].name == _EMBEDDED
     found = _equal_call(ops, text, definition) if len(ops) > 1 or is_plainer else None
     while found is not None:
         parts = [behind(operand, found.ops) for operand in found.ops[-1].operands]
         shorter = (_equal_call(part, text, definition) for part in parts if part)
         first = next(filter(None, shorter), None)
-        if first is None:
+        if first is None or found.is_exact > first.is_exact:
             return found if len(found.ops) > 1 or is_plainer else None
         found = first
     return None
@@ -124,10 +129,11 @@ def _equal_call(ops: Sequence[ir.Operation], text: str, definition: str) -> Repl
     types = tuple((shape_of(value), dtype_of(value).name) for value in inputs)
     made = last.results[0]
     result = shape_of(made), dtype_of(made).name
-    order = order_of_arguments(text, module, types, result, definition)
-    if order is None:
+    same = same_call(text, module, types, result, definition)
+    if same is None:
         return None
-    return ReplacingCall(tuple(ops), tuple(inputs[k] for k in order), text, definition)
+    arguments = tuple(inputs[k] for k in same.order)
+    return ReplacingCall(tuple(ops), arguments, text, definition, same.is_exact)
 
 
 def behind(value: Value, ops: Sequence[ir.Operation]) -> list[ir.Operation]:

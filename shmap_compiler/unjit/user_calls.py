@@ -8,7 +8,13 @@ from functools import cache
 
 SOURCE = "{}"
 """Stands in a call for an argument that is not a literal."""
-_SHOWN = {"jax.nn": "jax.nn", "jax.numpy": "jnp", "jax.numpy.linalg": "jnp.linalg"}
+_SHOWN = {
+    "jax.lax": "lax",
+    "jax.nn": "jax.nn",
+    "jax.numpy": "jnp",
+    "jax.numpy.linalg": "jnp.linalg",
+    "jax.scipy.special": "jax.scipy.special",
+}
 _METHODS = {"mean", "std", "var"}
 
 

@@ -30,7 +30,7 @@ from shmap_compiler.unjit.layout import call
 from shmap_compiler.unjit.partitioned import Partitioned
 from shmap_compiler.unjit.refusals import missing_call, refuse_processes
 from shmap_compiler.unjit.rounding import is_explained, with_rounding
-from shmap_compiler.unjit.same_results import order_of_arguments
+from shmap_compiler.unjit.same_results import same_call
 from shmap_compiler.unjit.spelling.table import SPELLINGS
 
 PROGRAMS: dict[str, Jitted] = {
@@ -237,6 +237,11 @@ def test_what_rounding_does_not_explain_is_a_difference():
     assert not explained(lambda x: [x**9], found=other)
 
 
+def order_of_arguments(*args):
+    found = same_call(*args)
+    return None if found is None else found.order
+
+
 def test_a_call_is_shown_only_if_it_computes_the_same():
     module = jax.jit(jax.nn.gelu).lower(jnp.ones(16)).as_text()
     one = (16,), "float32"
@@ -283,6 +288,41 @@ def test_a_call_is_shown_only_for_numbers_that_it_is_defined_for():
     # Of most matrices both are NaN, and of these all are.
     assert order(lambda a: jnp.linalg.cholesky(a) / 2) is None
     assert order(lambda a: jnp.log(-1 - a**2) / 2, "jnp.log(-1 - {} ** 2)") is None
+
+
+def test_a_call_may_differ_where_it_is_not_finite():
+    """The call of the user's has all operations with which it does not, if there are such."""
+
+    def other(x):
+        return jnp.where(jnp.isinf(x), 0, lax.lgamma(x))
+
+    one = (16,), "float32"
+    whole, part = (jax.jit(fun).lower(jnp.ones(16)).as_text() for fun in (lax.lgamma, other))
+    assert same_call("lax.lgamma({})", whole, (one,), one) == ((0,), True)
+    assert same_call("lax.lgamma({})", part, (one,), one) == ((0,), False)
+
+
+@pytest.mark.parametrize(
+    ("fun", "call"),
+    [
+        (lambda x: lax.lgamma(x) + 1, "lax.lgamma(x)"),
+        (lambda x: jax.scipy.special.digamma(x) + 1, "jax.scipy.special.digamma(x)"),
+        (lambda x: lax.erf_inv(jnp.tanh(x) / 2), "lax.erf_inv("),
+        (lambda x: lax.cumlogsumexp(x, axis=1), "lax.cumlogsumexp(x, axis=1)"),
+    ],
+    ids=["lgamma", "digamma", "erf_inv", "cumlogsumexp"],
+)
+def test_functions_of_which_xla_has_polynomials_or_windows_are_calls(fun, call):
+    """With the rules of their derivatives, and without the tables of their polynomials."""
+    program = Jitted(fun, (floats(8, 16),), (ROWS,), ROWS)
+    made = unjit(program.jitted(), *program.args)
+    source = made.as_python()
+    assert call in source
+    assert made.hidden_rules == ()
+    assert "gradients" not in source
+    assert "table" not in source
+    assert len(source.splitlines()) < 30
+    assert made.validate().holds
 
 
 def test_a_call_is_shown_only_if_all_arguments_matter():
