@@ -15,7 +15,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 
@@ -89,12 +89,14 @@ class LibraryCode:
       telling: those that are searched for.
       names: what they look up in modules and classes.
       changing: those after which come other values than code, not by such a name.
+      before: what the same search found before, which is left out here.
     """
 
     code: dict[int, Unchecked]
     telling: list[Unchecked]
     names: list[Names]
     changing: list[Unchecked]
+    before: LibraryCode | None
 
     def others(self, search: Search) -> Iterator[Unchecked]:
         """The other values that the code reaches now."""
@@ -104,16 +106,23 @@ class LibraryCode:
             yield from search.reached(value)
 
 
-def library_code(roots: Sequence[Unchecked], search: Search) -> LibraryCode:
-    """What functions and classes of installed packages reach."""
-    key = (search, frozenset(map(id, roots)))  # what is found holds the roots, so ids last
+def library_code(
+    roots: Sequence[Unchecked], search: Search, before: LibraryCode | None = None
+) -> LibraryCode:
+    """What functions and classes of installed packages reach.
+
+    Args:
+      before: what a search of the same code found before, which is left out.
+    """
+    # What is found holds the roots and what was found before, so ids last.
+    key = (search, id(before), frozenset(map(id, roots)))
     known = _SEARCHED.find(key)
     if known is not None and not all(names.hold() for names in known.names):
         _SEARCHED.remove(key, known)
-    return _SEARCHED.get(key, lambda: _searched(roots, search))
+    return _SEARCHED.get(key, lambda: _searched(roots, search, before))
 
 
-_SEARCHED = Cache[LibraryCode](64)
+_SEARCHED = Cache[LibraryCode](256)
 
 
 def forget() -> None:
@@ -123,7 +132,14 @@ def forget() -> None:
     _folders.cache_clear()
 
 
-def _searched(roots: Sequence[Unchecked], search: Search) -> LibraryCode:
+def _searched(
+    roots: Sequence[Unchecked], search: Search, before: LibraryCode | None
+) -> LibraryCode:
+    found_before: set[int] = set()
+    earlier = before
+    while earlier is not None:
+        found_before.update(earlier.code)
+        earlier = earlier.before
     code: dict[int, Unchecked] = {}
     changing: list[Unchecked] = []
     scopes: dict[int, Scope] = {}
@@ -131,7 +147,7 @@ def _searched(roots: Sequence[Unchecked], search: Search) -> LibraryCode:
     pending = [*roots]
     while pending:
         value = pending.pop()
-        if id(value) in code:
+        if id(value) in code or id(value) in found_before:
             continue
         code[id(value)] = value
         if not search.is_scanned(value):
@@ -145,11 +161,12 @@ def _searched(roots: Sequence[Unchecked], search: Search) -> LibraryCode:
         pending += filter(_is_code, others)
         if any(id(each) not in named for each in others if not _is_code(each)):
             changing.append(value)
-    found = [_names(scope, names[of], code) for of, scope in scopes.items()]
-    return LibraryCode(code, [*filter(search.tells, code.values())], found, changing)
+    found_before.update(code)
+    found = [_names(scope, names[of], found_before) for of, scope in scopes.items()]
+    return LibraryCode(code, [*filter(search.tells, code.values())], found, changing, before)
 
 
-def _names(scope: Scope, names: Iterable[str], code: Mapping[int, Unchecked]) -> Names:
+def _names(scope: Scope, names: Iterable[str], code: Collection[int]) -> Names:
     of_code = [name for name in names if id(scope[name]) in code]
     others = [name for name in names if id(scope[name]) not in code]
     changing = [n for n in others if scope[n] is None or type(scope[n]) not in PLAIN]

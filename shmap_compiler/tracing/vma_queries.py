@@ -32,6 +32,7 @@ from jax.extend import linear_util
 
 from shmap_compiler.base import objects
 from shmap_compiler.base.closures import attribute_paths, contents
+from shmap_compiler.base.jax_compat import is_jaxpr
 from shmap_compiler.base.untyped import Function, Unchecked, Wrapped
 from shmap_compiler.tracing.library_code import (
     PARTS,
@@ -218,6 +219,7 @@ def _values(
     for each in [each for each in seen.values() if type(each) is _Handler]:
         waiting[id(each.of)].append(each.handler)
     level = list(funs)
+    found = None
     while level and levels != 0:
         following: list[Unchecked] = []
         library: list[Unchecked] = []
@@ -235,7 +237,7 @@ def _values(
             if _is_scanned(value):
                 following += reached(value)
         if library:
-            found = library_code(library, _search(reached))
+            found = library_code(library, _search(reached), found)
             yield from (value for value in found.telling if id(value) not in seen)
             seen.update(found.code)
             following += found.others(_search(reached))
@@ -411,8 +413,22 @@ def _reached_but_backward(value: object) -> Iterator[Unchecked]:
         yield value.fwd
 
 
-def _of_the_user(rule: Wrapped) -> Iterator[Unchecked]:
-    """The functions and objects of the user's that a wrapped rule calls or is given."""
+def is_of_jax(rule: Wrapped) -> bool:
+    """Whether a rule is one of JAX's own, which runs nothing of the user's.
+
+    It does not if it is given a function, or a program that was traced from one.
+    """
+    return not any(True for _ in _of_the_user(rule, is_jaxpr))
+
+
+def _of_the_user(
+    rule: Wrapped, counts: Callable[[Unchecked], bool] = lambda _: False
+) -> Iterator[Unchecked]:
+    """The functions and objects of the user's that a wrapped rule calls or is given.
+
+    Args:
+      counts: whether another value is one of these.
+    """
     pending: list[Unchecked] = [rule]
     seen: dict[int, Any] = {}
     while pending:
@@ -420,7 +436,9 @@ def _of_the_user(rule: Wrapped) -> Iterator[Unchecked]:
         if type(value) in PLAIN or id(value) in seen or not objects.is_readable(value):
             continue
         seen[id(value)] = value
-        if isinstance(value, linear_util.WrappedFun):
+        if counts(value):
+            yield value
+        elif isinstance(value, linear_util.WrappedFun):
             pending += [value.f, value.transforms]
         elif isinstance(value, FunctionType) and _is_silent(value):
             pending += map(contents, value.__closure__ or ())

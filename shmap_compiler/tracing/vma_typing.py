@@ -19,6 +19,7 @@ from shmap_compiler.base.errors import BodyError, Problem, ShmapError, SpecError
 from shmap_compiler.base.jax_compat import (
     HIGH_PRIMITIVE,
     closes_over_explicit,
+    is_jaxpr,
     is_of_other_mesh,
     needs_varying_types,
     refuses_unreduced,
@@ -30,7 +31,7 @@ from shmap_compiler.base.jax_compat import (
 from shmap_compiler.base.source_lines import user_line
 from shmap_compiler.base.untyped import Aval, Function, Jaxpr
 from shmap_compiler.graph.nested_graphs import graphs_in
-from shmap_compiler.jaxprs.contents import names_any
+from shmap_compiler.jaxprs.contents import equations, names_any
 from shmap_compiler.jaxprs.held_programs import CUSTOM_JVP, CUSTOM_VJP
 from shmap_compiler.jaxprs.transposed import (
     copies_tangents,
@@ -42,6 +43,7 @@ from shmap_compiler.tracing.canonicalize_collectives import COLLECTIVE_NAMES
 from shmap_compiler.tracing.vma_queries import (
     asks,
     casts,
+    is_of_jax,
     rules_differentiate,
     seems_to_differentiate,
 )
@@ -175,9 +177,7 @@ def _with_types_that_matter(
     numbers of steps. They matter to derivative rules that take derivatives themselves.
     """
     read_later = tracks_varying_types() or names_any(jaxpr, [CUSTOM_VJP, HIGH_PRIMITIVE])
-    rules = names_any(jaxpr, [CUSTOM_JVP, CUSTOM_VJP, HIGH_PRIMITIVE]) and rules_differentiate(
-        fun, at_once=forward is None
-    )
+    rules = _has_rules_of_users(jaxpr) and rules_differentiate(fun, at_once=forward is None)
     communicates = transposes_operator_with(jaxpr, COLLECTIVE_NAMES)
     if (read_later and casts(fun)) or rules or communicates:
         try:
@@ -190,6 +190,20 @@ def _with_types_that_matter(
         except REFUSALS:  # JAX rejects the function or its rules, so its casts mean nothing
             pass
     return jaxpr
+
+
+def _has_rules_of_users(jaxpr: Jaxpr) -> bool:
+    """Whether a function has derivative rules other than JAX's own, as of `jax.nn.relu`."""
+    if names_any(jaxpr, [HIGH_PRIMITIVE]):
+        return True
+    if not names_any(jaxpr, _RULED):
+        return False
+    ruled = (eqn for eqn in equations(jaxpr) if eqn.primitive.name in _RULED)
+    rules = (each for eqn in ruled for each in eqn.params.values() if not is_jaxpr(each))
+    return not all(map(is_of_jax, rules))
+
+
+_RULED = frozenset({CUSTOM_JVP, CUSTOM_VJP})
 
 
 REFUSALS = (TypeError, ValueError, NotImplementedError, AssertionError)

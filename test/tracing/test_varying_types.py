@@ -206,6 +206,19 @@ def imports_jax(w, x):
     return jax.grad(lambda x: jax.numpy.sum(w * x))(x)
 
 
+@jax.custom_jvp
+def with_gradient_in_rule(x):
+    return x * x
+
+
+with_gradient_in_rule.defjvp(
+    lambda primals, tangents: (
+        primals[0] ** 2,
+        jax.grad(lambda x: lax.mul(x, x).sum())(primals[0]) * tangents[0],
+    )
+)
+
+
 TRACES = {
     "does not ask": (lambda w, x: w * x, 1),
     "asks": (lambda w, x: w * as_varying(w, x), 1),
@@ -224,6 +237,11 @@ TRACES = {
         lambda w, x: carry_too_small(w, x) * (gradient(x) if x.ndim > 2 else 1),
         2,
     ),
+    "could use a rule that differentiates": (
+        lambda w, x: jax.nn.relu(w) * (with_gradient_in_rule(x) if x.ndim > 2 else x),
+        1,
+    ),
+    "uses a rule that differentiates": (lambda w, x: w * with_gradient_in_rule(x), 2),
     "solves": (lambda w, x: x * jnp.linalg.solve(jnp.diag(w), w), 1),
     "solves with a sum": (solved_with_a_sum(jax.scipy.sparse.linalg.bicgstab), 2),
     "solves a symmetric system with a sum": (solved_with_a_sum(jax.scipy.sparse.linalg.cg), 1),
