@@ -11,12 +11,14 @@ import numpy as np
 from shmap_passes import Partitioner
 
 from shmap_compiler.base.random_keys import as_data
-from shmap_compiler.base.untyped import AnyValue, Function, Leaf
+from shmap_compiler.base.untyped import AnyValue, Function, Leaf, PyTree
 from shmap_compiler.lowering.snapshots import ModuleState
 from shmap_compiler.records.signature import Signature
 from shmap_compiler.simulate import against_reference, against_xla, agreement
 from shmap_compiler.simulate.arguments import flat_inputs
 from shmap_compiler.simulate.first_difference import FirstDifference
+from shmap_compiler.simulate.report import Hang
+from shmap_compiler.simulate.rounding import allowing_rounding
 from shmap_compiler.simulate.simulate_module import checked_inputs, playable, run, simulate_module
 from shmap_compiler.simulate.simulation import Simulation
 from shmap_compiler.simulate.trace_values import ValueTrace, agrees, distance, first_difference
@@ -44,13 +46,15 @@ def validate(
       SimulationError: the arguments are not those of the program, or it cannot be simulated.
     """
     merged: dict[str, Check] = {}
+    hang: Hang | None = None
     for seed in range(seeds):
         given = args if seed == 0 else randomized(args, seed)
         comparison = _Comparison(signature, stages, given, seed, partitioner)
         for name, check in comparison.checks(compiled, reference):
             old = merged.get(name)
             merged[name] = check if old is None else _worse(old, check)
-    return Validation(signature.who, tuple(merged.values()))
+        hang = hang or comparison.hang
+    return Validation(signature.who, tuple(merged.values()), hang)
 
 
 def _worse(old: Check, new: Check) -> Check:
@@ -84,7 +88,11 @@ def randomized(args: Sequence[AnyValue], seed: int) -> tuple[AnyValue, ...]:
 
 
 class _Comparison:
-    """The comparisons for one seed."""
+    """The comparisons for one seed.
+
+    Attributes:
+      hang: the deadlock of the last module, after `checks`; None if it has none.
+    """
 
     def __init__(
         self,
@@ -98,6 +106,7 @@ class _Comparison:
         self.seed = seed
         self.partitioner: Partitioner = partitioner
         self.inputs, self.axes = flat_inputs(signature, args), dict(signature.mesh.shape)
+        self.hang: Hang | None = None
 
     def checks(
         self, compiled: Function | None, reference: Function | None
@@ -120,6 +129,7 @@ class _Comparison:
             yield f"{number} {stage.name}", check
             before, last = stage, now
         if last is None or last.hang is not None:
+            self.hang = None if last is None else last.hang
             return
         if compiled is not None:
             yield XLA, self._against(XLA, compiled, last, self._first_of_xla)
@@ -189,9 +199,18 @@ class _Comparison:
         search: Callable[[int], FirstDifference],
     ) -> Check:
         start = time.perf_counter()
-        results = jax.block_until_ready(function(*self.args))
-        expected = jax.tree.map(as_data, results)
-        agreements = agreement.compare(last.results, expected)
+
+        def run(*args: AnyValue) -> PyTree:
+            return jax.tree.map(as_data, jax.block_until_ready(function(*args)))
+
+        expected = run(*self.args)
+        agreements = allowing_rounding(
+            agreement.compare(last.results, expected),
+            self._last_in_body_form.text,
+            lambda *args: list(map(np.asarray, jax.tree.leaves(run(*args)))),
+            self.args,
+            list(map(np.asarray, jax.tree.leaves(expected))),
+        )
         seconds = time.perf_counter() - start
         relative = max((each.relative for each in agreements), default=0.0)
         wrong = next((k for k, each in enumerate(agreements) if not each.holds), None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shmap_compiler.base.text_tables import show_seconds, table
 from shmap_compiler.simulate.places import SourcePlace
+from shmap_compiler.simulate.report import Hang
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Validation:
     Attributes:
       who: The program.
       checks: One for each pass, then one for XLA's result and one for the reference, if compared.
+      hang: Where each device waits if the last module deadlocks, which then is compared with
+        neither; None if it does not.
 
     Examples:
       >>> f = shard_map(lambda b: lax.psum(b, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
@@ -77,11 +80,12 @@ class Validation:
 
     who: str
     checks: tuple[Check, ...]
+    hang: Hang | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether nothing differs by more than is allowed."""
-        return self.first_difference is None
+        """Whether nothing differs by more than is allowed, and no device waits forever."""
+        return self.first_difference is None and self.hang is None
 
     @property
     def first_difference(self) -> Check | None:
@@ -101,9 +105,15 @@ class Validation:
             for check in self.checks
         ]
         header = ("after", "exchanges", "allowed", "difference", "time", "")
+        return f"{self.who}, validated\n\n{table(header, rows)}\n\n{self._verdict()}"
+
+    def _verdict(self) -> str:
         failed = self.first_difference
-        last = "PASS: all equal" if failed is None else f"FAIL: {failed.name} differs"
-        return f"{self.who}, validated\n\n{table(header, rows)}\n\n{last}"
+        if failed is not None:
+            return f"FAIL: {failed.name} differs"
+        if self.hang is not None:
+            return f"FAIL: the devices deadlock, before the passes and after them\n{self.hang}"
+        return "PASS: all equal"
 
 
 def _shown(check: Check) -> str:

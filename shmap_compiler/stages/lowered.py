@@ -416,7 +416,7 @@ class Lowered:
 
         Results are compared bitwise where a pass promises it (`Pass.keeps_bits`), else up to the
         order of additions. The last module is also compared with the compiled program and with
-        `reference`.
+        `reference`, from which it may differ as rounding explains.
 
         Args:
           *args: The arguments of the function: arrays of the types it was lowered for.

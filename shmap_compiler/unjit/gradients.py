@@ -11,7 +11,7 @@ import numpy as np
 from shmap_compiler.base.errors import ShmapError
 from shmap_compiler.base.untyped import AnyValue, Function, Leaf, PyTree
 from shmap_compiler.simulate.agreement import default_tolerance, distances, largest_number
-from shmap_compiler.unjit.rounding import placed_as, rounded
+from shmap_compiler.simulate.rounding import placed_as, rounded
 
 _FEW = 4
 """How many times as much as those for rounded arguments gradients may change."""

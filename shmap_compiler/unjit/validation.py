@@ -15,11 +15,12 @@ from shmap_compiler.base.untyped import AnyValue, Function, PyTree
 from shmap_compiler.base.values import copied
 from shmap_compiler.frontend.shard_mapped import ShardMapped
 from shmap_compiler.simulate import agreement
+from shmap_compiler.simulate.rounding import with_rounding
 from shmap_compiler.simulate.simulate_module import simulate_module
 from shmap_compiler.unjit.first_difference import first_difference
 from shmap_compiler.unjit.gradients import differing_gradients
 from shmap_compiler.unjit.random_arguments import filled
-from shmap_compiler.unjit.rounding import coarsest, is_explained, with_rounding
+from shmap_compiler.unjit.rounding import coarsest, is_explained
 from shmap_compiler.unjit.source import Source
 
 _OF_XLA, _OF_ANOTHER_LIBRARY = 64, 1024

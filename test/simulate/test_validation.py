@@ -164,6 +164,23 @@ def test_a_pass_that_makes_devices_hang():
     assert difference.place.line.endswith(f":{LINE + 1}")
 
 
+def test_devices_that_hang_before_all_passes_and_after_them():
+    def body(b):
+        return lax.cond(lax.axis_index("i") == 0, lambda b: lax.psum(b, "i"), lambda b: 2 * b, b)
+
+    specs = {"in_specs": P("i", "j"), "out_specs": P("i", "j")}
+    unsafe = {"check_vma": False, "check_hangs": False}
+    lowered = shard_map(body, mesh=mesh, **specs, **unsafe).lower(x)
+    validation = lowered.validate(x, reference=lambda x: x)
+    assert not validation.holds
+    assert validation.first_difference is None
+    assert not {"XLA", "reference"} & {check.name for check in validation.checks}
+    assert "FAIL: the devices deadlock, before the passes and after them\ndevice 0 (" in str(
+        validation
+    )
+    assert len(validation.hang.positions) == mesh.size
+
+
 def test_results_that_xla_or_a_reference_give_otherwise():
     lowered = lower()
     states, signature = lowered.snapshots.stages[:1], lowered.call.signature

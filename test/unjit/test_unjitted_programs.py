@@ -25,11 +25,12 @@ from shmap_tools.cli.hlo_collectives import collectives
 
 from shmap_compiler import TargetError, UnjitError, search_shardings, shard_map, unjit, xmap
 from shmap_compiler.simulate.agreement import compare, default_tolerance
+from shmap_compiler.simulate.rounding import with_rounding
 from shmap_compiler.targets.gpu import GpuTarget
 from shmap_compiler.unjit.layout import call
 from shmap_compiler.unjit.partitioned import Partitioned
 from shmap_compiler.unjit.refusals import missing_call, refuse_processes
-from shmap_compiler.unjit.rounding import is_explained, with_rounding
+from shmap_compiler.unjit.rounding import is_explained
 from shmap_compiler.unjit.same_results import same_call
 from shmap_compiler.unjit.spelling.table import SPELLINGS
 
