@@ -93,8 +93,10 @@ def execute(options: argparse.Namespace) -> int:
     for option, path in files.items():
         output.require_writable(option, path)
     output.require_one_text({"--json": output.STDOUT if options.json else None, **files})
-    with output.printing_beside(*files.values()):
+    with output.printing_beside(*files.values(), output.STDOUT if options.json else None):
         explanation, shown, hangs = _print(options)
+    if options.json:
+        print(shown.to_json())
     if options.html is not None:
         output.write("--html", options.html, shown.to_html())
     if options.trace is not None:
@@ -104,7 +106,10 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _print(options: argparse.Namespace) -> tuple[Explanation, Explanation | SideBySide, bool]:
-    """Prints the explanation. Returns it, what --html shows, and whether a program hangs."""
+    """Prints the explanation, but for --json.
+
+    Returns it, what --html and --json show, and whether a program hangs.
+    """
     from shmap_compiler import Target
 
     work = _load(options)
@@ -115,9 +120,7 @@ def _print(options: argparse.Namespace) -> tuple[Explanation, Explanation | Side
     shown: Explanation | SideBySide = explanation
     if other is not None:
         shown = explanation.against(_explained(other[0], other_work, other[1]))
-    if options.json:
-        print(shown.to_json())
-    else:
+    if not options.json:
         print(explanation)
         report = _overlap_report(options, work, target)
         if report is not None:

@@ -83,7 +83,7 @@ def execute(options: argparse.Namespace) -> int:
         fix = "add --overlap=report, or use `shmap compile`, which compiles for a target"
         raise UsageError(Mistake(where, "no --overlap=report", "a report for this target", fix))
     output.require_writable("-o", options.output)
-    with output.printing_beside(options.output):
+    with output.printing_beside(options.output or output.STDOUT):
         text = _printed(options, stages)
     output.write("-o", options.output or output.STDOUT, text)
     return 0

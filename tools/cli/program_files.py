@@ -7,11 +7,12 @@ the tuple of its arguments (arrays or `jax.ShapeDtypeStruct`s) or a function tha
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -195,17 +196,25 @@ def _import_file(path: str, text: str, needed: str) -> ModuleType:
     assert loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    given, sys.argv = sys.argv, [path]  # it may read arguments of its own
     try:
-        _guarded(lambda: loader.exec_module(module), f"importing {path}", path)
+        with _arguments_of(path):
+            _guarded(lambda: loader.exec_module(module), f"importing {path}", path)
     except BaseException as error:
         del sys.modules[name]
         if _is_relative_import(error.__cause__):
             raise _mistake(text, *_file_of_package(path, text), needed) from error
         raise
+    return module
+
+
+@contextlib.contextmanager
+def _arguments_of(path: str) -> Generator[None]:
+    """Inside, `sys.argv` has no arguments: a file may read some of its own when it is imported."""
+    given, sys.argv = sys.argv, [path]
+    try:
+        yield
     finally:
         sys.argv = given
-    return module
 
 
 def _is_relative_import(error: BaseException | None) -> bool:
@@ -231,9 +240,11 @@ def _import_module(name: str, text: str, needed: str) -> ModuleType:
     what = f"importing {name}"
     spec = None
     if name and not name.startswith("."):
-        spec = _of_user(lambda: _find_module(name), what, "")  # imports its packages
-    if spec is not None and spec.origin is not None:
-        return _of_user(lambda: importlib.import_module(name), what, spec.origin)
+        with _arguments_of(name):
+            spec = _of_user(lambda: _find_module(name), what, "")  # imports its packages
+    if spec is not None and (file := spec.origin) is not None:
+        with _arguments_of(file):
+            return _of_user(lambda: importlib.import_module(name), what, file)
     found, fix = f"no module named {name!r}", "check the name"
     if text.endswith(".mlir"):
         found, fix = "a module of MLIR", "shmap simulate, compile and explain take modules"

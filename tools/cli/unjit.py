@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     output.require_writable("-o", options.output)
-    with output.printing_beside(options.output):
+    with output.printing_beside(options.output or output.STDOUT):
         function, unjitted, text = _source(options)
     output.write("-o", options.output or output.STDOUT, text)
     with output.printing_beside(options.output):
