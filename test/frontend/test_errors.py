@@ -1646,7 +1646,12 @@ def test_lowering_refused(refused, mesh, use):
             "'gspmd', 'shardy'",
             "partitioner='gspmd'",
         ),
-        (lambda f: f.lower(X, groups="xla"), "groups='xla'", "'axes', 'ids'", "groups='axes'"),
+        (
+            lambda f: f.lower(X, groups="xla"),
+            "groups='xla'",
+            "'axes', 'one-axis', 'ids'",
+            "groups='axes'",
+        ),
         (
             lambda f: f.lower(X).as_text("xla"),
             "stage='xla'",
