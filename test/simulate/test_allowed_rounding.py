@@ -49,6 +49,17 @@ def test_mistakes_in_narrow_products_are_found():
     assert not one.validate(*ARGS, reference=wide_product).holds, "a psum is missing"
 
 
+def test_whole_numbers_have_no_rounding():
+    def largest(x, w, more=0):
+        return 1000 + more + jnp.argmax(jnp.tanh(x @ w), axis=1)
+
+    def of_parts(x, w):
+        return largest(lax.psum(x @ w, "i"), jnp.eye(32, dtype=x.dtype), 1)
+
+    validation = shard_map(of_parts, **COLUMNS).lower(*ARGS).validate(*ARGS, reference=largest)
+    assert validation.first_difference.name == "reference"
+
+
 def deep(x, ws):
     for w in ws:
         x = jnp.tanh(x @ w)
