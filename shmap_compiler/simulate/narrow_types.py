@@ -29,7 +29,6 @@ _EXACT = {
     )
 }  # fmt: skip
 _WIDTH = 32
-"""In types of so many bits or more, the type of a result tells its digits."""
 
 
 def narrow_types(text: str) -> list[frozenset[np.dtype]]:
@@ -82,7 +81,7 @@ class _Search:
                     self.types(self._functions[key[0]], k)
         elif op.name not in _EXACT and not _widens(op):
             made = (_dtype(each) for each in values)
-            self._found.update(each for each in made if each is not None and _is_narrow(each))
+            self._found.update(each for each in made if each is not None and is_narrow(each))
 
 
 def _returned(function: ir.Operation) -> list[Value]:
@@ -106,5 +105,6 @@ def _dtype(value: Value) -> np.dtype | None:
         return None
 
 
-def _is_narrow(dtype: np.dtype) -> bool:
+def is_narrow(dtype: np.dtype) -> bool:
+    """Whether a type is one of floats of fewer than 32 bits."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < _WIDTH

@@ -36,17 +36,22 @@ def in_parts(fun, factor=1.0):
     return shard_map(sums, **COLUMNS).lower(*ARGS)
 
 
-@pytest.mark.parametrize("fun", [wide_product, wide_loss])
+def product(x, w):
+    return x @ w
+
+
+@pytest.mark.parametrize("fun", [product, wide_product, wide_loss])
 def test_wide_results_of_narrow_products(fun):
     validation = in_parts(fun).validate(*ARGS, reference=fun)
     assert validation.holds, str(validation)
 
 
-def test_mistakes_in_narrow_products_are_found():
-    validation = in_parts(wide_product, 1.05).validate(*ARGS, reference=wide_product)
+@pytest.mark.parametrize("fun", [product, wide_product])
+def test_mistakes_in_narrow_products_are_found(fun):
+    validation = in_parts(fun, 1.05).validate(*ARGS, reference=fun)
     assert validation.first_difference.name == "reference"
-    one = shard_map(wide_product, check_vma=False, **COLUMNS).lower(*ARGS)
-    assert not one.validate(*ARGS, reference=wide_product).holds, "a psum is missing"
+    one = shard_map(fun, check_vma=False, **COLUMNS).lower(*ARGS)
+    assert not one.validate(*ARGS, reference=fun).holds, "a psum is missing"
 
 
 def test_whole_numbers_have_no_rounding():
