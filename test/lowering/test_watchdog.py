@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import jax
@@ -115,11 +116,16 @@ def test_programs_with_automatic_axes_are_not_watched():
 
 
 def test_a_collective_that_is_slow_is_reported_once(capfd):
-    """A callback of the user's keeps one device from coming."""
+    """A callback of the user's keeps two devices from coming, both until the same time.
+
+    If it ran for one after the other, they would come apart, which is reported again.
+    """
+    came: list[float] = []
 
     def late(k):
         if k == 0:
-            threading.Event().wait(6)
+            came.append(time.monotonic())
+            threading.Event().wait(max(0.0, came[0] + 6 - time.monotonic()))
         return np.float32(0)
 
     def body(x):

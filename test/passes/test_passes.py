@@ -106,7 +106,9 @@ def test_a_refusal_is_raised_with_every_place():
 
 
 def test_an_option_is_checked_where_a_pass_is_made():
-    with pytest.raises(shmap_passes.PipelineError, match="groups=both is not one of axes, one-axis, ids"):
+    with pytest.raises(
+        shmap_passes.PipelineError, match="groups=both is not one of axes, one-axis, ids"
+    ):
         shmap_passes.pipeline(groups="both")
 
 
